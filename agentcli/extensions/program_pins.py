@@ -55,7 +55,7 @@ class ProgramPins:
     def add(self, command: str, *, is_of_project: bool = False, variables: Mapping[str, str] = {}) -> None:
         """Pin the files of a command from now on."""
         if command in self._files and (not is_of_project or command in self._project_commands):
-            return  # it is pinned already, as strictly
+            return  # it is pinned already, and no less strictly
         self._files[command] = named_files(command, cwd=self._cwd, root=self._root, variables=variables)
         if is_of_project:
             self._project_commands.add(command)
@@ -109,10 +109,10 @@ class ProgramPins:
         """Trust the files of a command as the last call of `changed_files` found them. Raises `ConfigError`."""
         accepted = self._last_digests[command]
         deleted = {path: MISSING for path in self._pinned[command] if path not in accepted}
-        for other in self._files:  # the command itself, and others that run the same files
-            paths = [file.path for file in _with_glob_matches(self._files_in_folders(other))]
-            pins = self._pinned[other] | {path: accepted[path] for path in paths if path in accepted}
-            self._pinned[other] = {path: digest for path, digest in pins.items() if path not in deleted}
+        for each in self._files:  # the command itself, and others that run the same files
+            paths = [file.path for file in _with_glob_matches(self._files_in_folders(each))]
+            pins = self._pinned[each] | {path: accepted[path] for path in paths if path in accepted}
+            self._pinned[each] = {path: digest for path, digest in pins.items() if path not in deleted}
         if command in self._project_commands and self._load_trusted is not None:
             self._store_trusted({**deleted, **accepted})
 

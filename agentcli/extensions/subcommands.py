@@ -20,20 +20,12 @@ from agentcli.extensions.hooks.spec import EVENTS, HookSpec
 from agentcli.extensions.programs import Hooks, Plugins, WorkspacePrograms
 from agentcli.extensions.skills.activation import SkillRegistry
 from agentcli.extensions.skills.find import Catalog, skill_folders, skills_in
+from agentcli.extensions.skills.skill import Kind, Skill, problems_in, read_skill, split_frontmatter, unused_keys
 from agentcli.extensions.subagents.definitions import Agents
 from agentcli.llm.messages import ToolUse
 from agentcli.safety.secrets.masking import mask
 from agentcli.settings.files import current_folder, markdown_files, project_root, read_small_file
 from agentcli.settings.load import Config
-
-from agentcli.extensions.skills.skill import (  # isort: skip
-    Kind,
-    Skill,
-    problems_in,
-    read_skill,
-    split_frontmatter,
-    unused_keys,
-)
 
 MAX_LINES = 500  # of a skill's instructions, as the specification recommends
 _TEMPLATE = """\

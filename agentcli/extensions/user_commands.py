@@ -79,8 +79,8 @@ async def expand_template(template: Template, argument: str, session: Session) -
         text += await _command_output(template.fill_in(command[1] or command[2], argument), template, session)
         position = command.end()
     text += template.fill_in(body[position:], argument)
-    is_missing = argument and template.adds_argument and not template.has_placeholder
-    return f"{text}\n\n{argument}" if is_missing else text
+    lacks_argument = argument and template.adds_argument and not template.has_placeholder
+    return f"{text}\n\n{argument}" if lacks_argument else text
 
 
 async def _command_output(command: str, template: Template, session: Session) -> str:

@@ -80,15 +80,11 @@ class ConfiguredHooks(hook_runs.RunningHooks, kw_only=True):
         return self.context.ask if self.context.mode() != "dontAsk" else None
 
     async def _run_command(self, spec: HookSpec, input: bytes) -> EventAnswer:
-        """Run a command outside the sandbox and end all its processes. It is not run if its changed files are declined."""
-        runner, ask = f"the {spec.event} hook `{spec.title}`", self._ask
+        """Run a command outside the sandbox, and end all its processes. The person may decline changes of its files."""
+        publish, hook = self.context.publish, f"the {spec.event} hook `{spec.title}`"
         async with self._asking:  # hooks that run the same file wait, so that the person is asked about it once
             why = await why_denied(
-                self.programs,
-                spec.expanded_command,
-                runner,
-                ask=ask,
-                on_notice=lambda text: self.context.publish(Notice(text)),
+                self.programs, spec.expanded_command, hook, ask=self._ask, on_notice=lambda text: publish(Notice(text))
             )
         if why:
             why += " The hook did not run. Check the change, then run `agentcli config trust` to trust the new version"

@@ -121,7 +121,7 @@ def answer_in_object(spec: HookSpec, answer: dict[str, Any]) -> EventAnswer:
     behaviour = own_decision if isinstance(own_decision, dict) else {"behavior": own_decision}
     words = (specific.get("permissionDecision"), answer.get("permissionDecision"), answer.get("decision"))
     decision: Decision = ""
-    for word in (word or "" for word in (*words, behaviour.get("behavior"))):  # null and false decide nothing
+    for word in filter(None, (*words, behaviour.get("behavior"))):  # null and false decide nothing
         found = _DECISIONS.get(word) if isinstance(word, str) else None
         if found is None:  # a hook that was asked to decide, but not in known words, lets nothing through
             decision = "deny" if spec.event in EVENTS_ABOUT_DECISIONS else spec.on_error
@@ -221,11 +221,9 @@ class RunningHooks(msgspec.Struct, kw_only=True):
         problem = (f"Hook {event}: {answer.problem}.",) if answer.problem else ()
         for notice in (*answer.notices, *problem):
             context.publish(Notice(notice, agent_id=agent_id))
-        new_input = answer.input
-        if call is not None and new_input is not None:
-            new_input = own_input(call.name, new_input, hook_input)
-        masked = {"reason": context.mask(answer.reason), "context": context.mask(answer.context)}
-        return msgspec.structs.replace(answer, input=new_input, **masked)
+        if call is not None and answer.input is not None:
+            answer = msgspec.structs.replace(answer, input=own_input(call.name, answer.input, hook_input))
+        return msgspec.structs.replace(answer, reason=context.mask(answer.reason), context=context.mask(answer.context))
 
     async def _run_and_report(self, spec: HookSpec, input: bytes, subject: str, agent_id: str) -> EventAnswer:
         began = time.monotonic()

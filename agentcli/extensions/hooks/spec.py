@@ -131,7 +131,7 @@ def _read_hook(event: str, matcher: str, hook: Any, source: str) -> HookSpec:
         raise ValueError(f"a hook of type {kind} is skipped: this event cannot have one")
     if kind == "http" and not is_address(hook["url"]):
         raise ValueError(f"it is skipped ({redacted_address(hook['url'])!r} is not an http(s) address)")
-    on_failure = hook.get("onFailure", "allow")  # another agent's key, which has words of its own for our values
+    on_failure = hook.get("onFailure", "allow")  # another agent's key, with other words for the same values
     on_failure = {"continue": "allow", "block": "deny"}.get(str(on_failure), on_failure)
     values = {"event": event, "handler": hook, "matcher": matcher, "condition": condition, "source": source}
     values["on_error"] = hook.get("onError", hook.get("on_error", on_failure))

@@ -133,35 +133,35 @@ def servers_in(file: Path) -> Mapping[str, Any]:
 
 def _read_entry(name: str, table: _ServerTable, *, default_call_s: float, default_start_s: float) -> ServerSpec | None:
     """Return the server of an entry; None if it is disabled. Raises `ValueError` if the entry cannot be read."""
-    entry = table.servers[name]
-    if isinstance(entry, Mapping):  # else `convert` rejects it
-        entry = {ours: entry[theirs] for theirs, ours in _OTHER_TOOLS_KEYS.items() if theirs in entry} | dict(entry)
-    read = msgspec.convert(entry, _ServerEntry)
-    if read.type not in _TRANSPORTS:
-        raise ValueError(f"unknown type {read.type!r}; use stdio, http or sse")
-    kind = _TRANSPORTS[read.type] or ("http" if read.url else "stdio")
-    if not (read.command or read.url):
+    keys = table.servers[name]
+    if isinstance(keys, Mapping):  # else `convert` rejects it
+        keys = {ours: keys[theirs] for theirs, ours in _OTHER_TOOLS_KEYS.items() if theirs in keys} | dict(keys)
+    entry = msgspec.convert(keys, _ServerEntry)
+    if entry.type not in _TRANSPORTS:
+        raise ValueError(f"unknown type {entry.type!r}; use stdio, http or sse")
+    kind = _TRANSPORTS[entry.type] or ("http" if entry.url else "stdio")
+    if not (entry.command or entry.url):
         raise ValueError("it has neither a command nor a url")
-    if read.disabled or not read.enabled:
+    if entry.disabled or not entry.enabled:
         return None
     transport: StdioSpec | HttpSpec
     if kind == "stdio":
-        command, *arguments = [read.command] if isinstance(read.command, str) else read.command
-        transport = StdioSpec(command, (*arguments, *read.args), read.env, read.cwd)
+        command, *arguments = [entry.command] if isinstance(entry.command, str) else entry.command
+        transport = StdioSpec(command, (*arguments, *entry.args), entry.env, entry.cwd)
     else:
-        headers = {header: f"${{{variable}}}" for header, variable in read.env_http_headers.items()}
-        if read.bearer_token_env_var:
-            headers["Authorization"] = f"Bearer ${{{read.bearer_token_env_var}}}"
-        transport = HttpSpec(read.url, kind, headers | read.headers, read.oauth)
+        headers = {header: f"${{{variable}}}" for header, variable in entry.env_http_headers.items()}
+        if entry.bearer_token_env_var:
+            headers["Authorization"] = f"Bearer ${{{entry.bearer_token_env_var}}}"
+        transport = HttpSpec(entry.url, kind, headers | entry.headers, entry.oauth)
     return ServerSpec(
         name=name,
         transport=transport,
         scope=table.scope,
         source=table.source,
-        timeout_s=read.tool_timeout_sec or (read.timeout or 0) / 1000 or default_call_s,
-        startup_timeout_s=read.startup_timeout_sec or (read.startup_timeout_ms or 0) / 1000 or default_start_s,
-        enabled_tools=read.enabled_tools,
-        disabled_tools=read.disabled_tools,
+        timeout_s=entry.tool_timeout_sec or (entry.timeout or 0) / 1000 or default_call_s,
+        startup_timeout_s=entry.startup_timeout_sec or (entry.startup_timeout_ms or 0) / 1000 or default_start_s,
+        enabled_tools=entry.enabled_tools,
+        disabled_tools=entry.disabled_tools,
     )
 
 
@@ -193,7 +193,7 @@ def expand_variables(text: str, environment: Mapping[str, str], *, forbidden: Co
 
 
 def describe_server(spec: ServerSpec) -> str:
-    """Describe all that a server is started with or sent to the person who may trust it; variables stay `${NAME}`."""
+    """Describe, for a decision to trust a server, all that it is started with or sent; variables stay `${NAME}`."""
     match spec.transport:
         case StdioSpec(env=env, cwd=cwd):
             verb, details = "runs", [f"{name}={value}" for name, value in env.items()]
@@ -222,7 +222,7 @@ class Connector(msgspec.Struct, dict=True):
         return await connect(address, auth=stored_auth(logins, address.url, login))
 
     def expand_address(self, spec: ServerSpec, address: HttpSpec, *, with_oauth: bool = False) -> HttpSpec:
-        """Return the address with its variables replaced, those of `oauth` only for a login. Raises `ToolError`."""
+        """Return the address with its variables replaced; those in `oauth` only `with_oauth`. Raises `ToolError`."""
         expand, to_expand = partial(self._expand, spec), address.oauth if with_oauth else {}
         headers = {name: expand(value) for name, value in address.headers.items()}
         oauth = address.oauth | {key: expand(value) for key, value in to_expand.items() if isinstance(value, str)}

@@ -184,7 +184,6 @@ class ServerConnection:
         return self._client
 
     async def _translate_errors(self, request: Awaitable[T]) -> T:
-        """Await a request to the server, and translate its errors."""
         try:
             return await request
         except Exception as error:

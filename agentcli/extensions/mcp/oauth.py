@@ -102,8 +102,8 @@ def stored_auth(logins: StoredLogins, url: str, login: ServerLogin | None) -> ht
     async def raise_expired(*_: str) -> NoReturn:
         raise OAuthFlowError("The login has expired.")
 
-    tokens, unused = LoginTokens(logins, url, login), "http://127.0.0.1/callback"
-    return _provider(tokens, url, unused, show_address=raise_expired, receive_answer=raise_expired)
+    tokens, callback = LoginTokens(logins, url, login), "http://127.0.0.1/callback"  # to which no browser is sent
+    return _provider(tokens, url, callback, show_address=raise_expired, receive_answer=raise_expired)
 
 
 def _provider(

@@ -282,7 +282,6 @@ class Server:
             ) from error
 
     async def restart(self) -> None:
-        """Connect again. Raises `ToolError`."""
         await self.aclose()
         self.problem, self._needs_login = "", False
         await self.client()

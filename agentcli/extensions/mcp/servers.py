@@ -70,7 +70,7 @@ class Servers:
             self._servers[client.name] = make(spec, partial(_return_client, client), None)
         self._can_skip = False  # True if Enter ends the wait for new servers
         self._starting: set[asyncio.Task[None]] = set()  # the attempts to connect
-        self._joining = asyncio.Lock()
+        self._joining = asyncio.Lock()  # held by `update_tools`
         self._waiting: asyncio.Timeout | None = None  # the wait for new servers, for `stop_waiting`
         self._has_new_offer = False  # an offer was approved that `add_tools` has not used yet
 

@@ -55,7 +55,6 @@ async def stdio_transport(launch: ServerProgram, *, on_end: Callable[[str], None
 
 
 async def _start(launch: ServerProgram) -> asyncio.subprocess.Process:
-    """Start a server. Raises `ToolError`."""
     program, *arguments = launch.argv
     path = shutil.which(program, path=launch.environment.get("PATH"))
     if path is None:

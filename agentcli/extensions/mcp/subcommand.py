@@ -47,8 +47,8 @@ def list_servers(json: AsJson = False) -> None:
     """Connect to the configured servers, and show what each offers. Exits with 1 if one does not work."""
     servers = list(_servers(configuration(warns=True)))
     statuses = asyncio.run(_try_connections(*servers))
-    rows = list(map(_row, servers, statuses))
-    print_answer(rows, "\n".join(map(server_row, servers, statuses)) or NO_SERVERS, as_json=json)
+    text = "\n".join(map(server_row, servers, statuses)) or NO_SERVERS
+    print_answer(list(map(_row, servers, statuses)), text, as_json=json)
     raise typer.Exit(int(any(server.current_offer is None for server in servers)))
 
 
@@ -237,11 +237,11 @@ async def _log_in(config: Config, server: Server) -> str:
     sdk = load_sdk()
     from agentcli.extensions.mcp.oauth import StoredLogins, login_auth  # the SDK: 0.6 s
 
-    def show(address: str) -> None:
-        echo(f"If your browser does not open, log in here: {address}")
+    def show(login_page: str) -> None:
+        echo(f"If your browser does not open, log in here: {login_page}")
         sys.stdout.flush()  # before the wait for the browser
         if config.environment.get("BROWSER") != "none":
-            webbrowser.open(address)
+            webbrowser.open(login_page)
 
     async with login_auth(StoredLogins(config.stored_keys), address, show) as auth:
         client = await sdk.connect(spec, server, config.cwd, address, auth=auth)

@@ -255,6 +255,7 @@ def fit_tools(specs: Sequence[ToolSpec], max_tokens: int) -> tuple[ToolSpec, ...
         stubs = [_stub(spec, words) for spec in specs]
         if _tokens(stubs) <= stub_tokens:
             return tuple(stubs)
+    # Not even the shortest stubs of all tools fit.
     totals = accumulate(_tokens((stub,)) for stub in stubs)
     return tuple(stub for stub, total in zip(stubs, totals, strict=True) if total <= stub_tokens)
 
@@ -270,10 +271,7 @@ def _tokens(specs: Sequence[ToolSpec]) -> float:
 
 
 def provider_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a schema that all providers accept: without invalid parts, and without unions at its top level.
-
-    It allows all that `schema` allows, and possibly more.
-    """
+    """Return a schema that all providers accept: a valid one without unions at its top. It may allow more values."""
     top = dict(schema)
     if isinstance(target := _resolve(top.get("$ref"), schema), Mapping):
         top = {**target, **{key: value for key, value in top.items() if key != "$ref"}}

@@ -16,14 +16,8 @@ from typing import Any
 import msgspec
 
 from agentcli.errors import ConfigError, UsageError, UserError, did_you_mean
-from agentcli.extensions.plugins.plugin import (
-    ENTRY_FILE,
-    Plugin,
-    checked_name,
-    is_inside,
-    read_json_object,
-    read_plugin,
-)
+from agentcli.extensions.plugins import plugin as plugin_folders
+from agentcli.extensions.plugins.plugin import Plugin, checked_name, is_inside, read_plugin
 from agentcli.settings.files import FileLock, Paths, make_private_folder, replace_file
 from agentcli.settings.short_program import run_short_program
 from agentcli.settings.trust import folder_digest, is_folder_trusted, trust_folder
@@ -135,7 +129,7 @@ class PluginStore:
     def remove_marketplace(self, name: str) -> None:
         """Remove a marketplace from which nothing is installed."""
         index = self.index
-        self.marketplace(name)
+        self.marketplace(name)  # raises if there is none
         if users := [plugin for plugin, installed in index.plugins.items() if installed.marketplace == name]:
             raise UsageError(f"{', '.join(users)} came from {name}. Remove them first: agentcli plugin remove NAME")
         del index.marketplaces[name]
@@ -179,7 +173,7 @@ class PluginStore:
                 folder = download(source, repository)
             copy_folder(folder, root, repository=repository)
             # Without the source, so that the same files at another commit are not a new version.
-            replace_file(root / ENTRY_FILE, msgspec.json.encode({**entry, "source": ""}))
+            replace_file(root / plugin_folders.ENTRY_FILE, msgspec.json.encode({**entry, "source": ""}))
             yield read_plugin(root, data=self.data, marketplace=marketplace)
 
     def is_current(self, staged: Plugin) -> bool:
@@ -249,7 +243,7 @@ class PluginStore:
 def read_marketplace(root: Path) -> tuple[str, dict[str, dict[str, Any]]]:
     """Return a marketplace's name, and its entries by plugin. Raises `ConfigError`."""
     file = root / ".claude-plugin/marketplace.json"
-    if not (content := read_json_object(file)):  # the repository of one plugin is a marketplace with this plugin
+    if not (content := plugin_folders.read_json_object(file)):  # the repository of one plugin is its own marketplace
         name = read_plugin(root, data=root).name
         return name, {name: {"name": name, "source": "./"}}
     try:

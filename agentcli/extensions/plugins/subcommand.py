@@ -174,7 +174,7 @@ def plugin_row(plugin: Plugin, *, is_enabled: bool, report: Callable[[str], obje
 
 
 def _skills(plugin: Plugin, report: Callable[[str], object]) -> Iterator[Skill]:
-    for folder, _ in (file for place in plugin_skill_folders([plugin]) for file in find_skill_folders(place)):
+    for folder, _ in (found for place in plugin_skill_folders([plugin]) for found in find_skill_folders(place)):
         try:
             yield read_skill(folder, "plugin")
         except (OSError, ValueError) as error:

@@ -115,17 +115,14 @@ class SkillRegistry:
         return activation
 
     def deactivate(self, name: str = "", *, by: By = "person") -> Activation:
-        """End the skill `name`, or else the innermost one, among those that `by` activated. Raises `UsageError`.
-
-        The model may end only the innermost of its skills.
-        """
+        """End the skill with a name, or else the innermost, of those that `by` activated. Raises `UsageError`."""
         own = [activation for activation in reversed(self.active) if activation.by == by]  # the innermost first
         if not own:
             raise UsageError("No skill is active." if by == "person" else "None of the skills you activated is active.")
         ended = next((activation for activation in own if name in ("", activation.skill.name)), None)
         if ended is None:
             raise UsageError(f"The skill {name} is not active.")
-        if by == "model" and ended is not own[0]:
+        if by == "model" and ended is not own[0]:  # the model ends its skills from the inside out
             raise UsageError(f"{own[0].skill.name} is the innermost skill. End it before {name}.")
         self.active.remove(ended)
         return ended
@@ -261,7 +258,7 @@ class SessionSkills(Struct, kw_only=True):
                 self._undo_changes(activation)
         active_ids = {activation.id for activation in self.registry.active}
         for entry in [entry for id, entry in logged.items() if id not in active_ids]:
-            if entry.by == "model" and not is_resumed:  # it has ended with its turn, but a rewind has undone that entry
+            if entry.by == "model" and not is_resumed:  # it ended with its turn, but a rewind left out its `SkillEnded`
                 self.session.append(SkillEnded(entry.id))
             else:
                 self._reactivate(entry, conversation)

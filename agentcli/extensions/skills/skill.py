@@ -170,7 +170,6 @@ def split_frontmatter(data: bytes) -> tuple[dict[str, Any], str]:
 
 
 def _load_yaml(source: str) -> Any:
-    """Return the value of a YAML text. Raises `ValueError` if it is invalid."""
     import yaml  # 10 ms
 
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

@@ -38,8 +38,7 @@ class AgentDefinition(Struct, frozen=True, omit_defaults=True, kw_only=True):
     max_turns: Annotated[int, Meta(ge=0)] = 0
 
 
-def _read(path: str, source: str) -> AgentDefinition:
-    """Read a definition from a file. Raises `OSError`, and `ValueError` if it has no prompt."""
+def _read_definition(path: str, source: str) -> AgentDefinition:
     file = Path(path)
     keys, body = split_frontmatter(read_small_file(file))
     if not body.strip():
@@ -109,7 +108,7 @@ class Agents(Struct, kw_only=True, dict=True):
         for file in files:
             with suppress(OSError):  # a file that has just been deleted
                 stamps[os.fspath(file)] = stamp_of(file.stat())
-        read, cache = partial(_read, source=source), self.plugins.config.paths.cache / "agents"
+        read, cache = partial(_read_definition, source=source), self.plugins.config.paths.cache / "agents"
         for path, result in read_cached(stamps, AgentDefinition, read, cache=cache, folder=folder).items():
             if result.value is None:
                 self.plugins.on_notice(f"{path} does not define an agent: {result.problem}.")

@@ -53,8 +53,8 @@ class AcpAgent:
         self._client = Client(self._connection)
         self._open: dict[str, ClientSession] = {}  # by session id
         self._closing: set[asyncio.Task[None]] = set()
-        self._is_initialized = False  # True after the client's `initialize`
-        self._is_leaving = False  # True after the connection ended
+        # The client has sent `initialize`; the connection has ended.
+        self._is_initialized = self._is_leaving = False
 
     async def run(self, input: BinaryIO) -> None:
         """Serve until the client disconnects or `leave` is called; then interrupt all turns and store everything."""
@@ -191,7 +191,8 @@ class AcpAgent:
     async def _list(self, request: messages.ListSessions) -> dict[str, Any]:
         cwd = hosts.absolute_path(request.cwd) if request.cwd is not None else None
         rows = []
-        for info in await self._store.list(cwd=cwd, limit=MAX_LISTED, user_id=""):  # "": of no user, subagent or script
+        # The empty user id leaves out the sessions of a server's users, of subagents and of scripts.
+        for info in await self._store.list(cwd=cwd, limit=MAX_LISTED, user_id=""):
             updated = datetime.fromtimestamp(info.updated, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
             title = {"title": info.name or info.title} if info.name or info.title else {}
             rows.append({"sessionId": info.id, "cwd": info.cwd, "updatedAt": updated, **title})

@@ -107,8 +107,7 @@ class ClientFiles:
         file = self._disk.read(path)
         if not self._is_shared(path):
             return file
-        on_disk = file.read(MAX_FILE_BYTES + 1)
-        if (unsaved := self._unsaved(path, on_disk)) is not None:
+        if (unsaved := self._unsaved(path, file.read(MAX_FILE_BYTES + 1))) is not None:
             file.close()
             return io.BytesIO(unsaved)
         file.seek(0)
@@ -252,7 +251,7 @@ class ClientQuestions:
             log.warning("the client could not be asked: %s", error)
         except Exception:  # a bug here must not leave the turn waiting for ever
             log.exception("a question could not be put")
-        self._session.submit(answer if answer is not None else Interrupt())
+        self._session.submit(answer if answer is not None else Interrupt())  # None: the client cancelled the turn
 
     async def _choose_answer(self, question: AnyQuestion) -> Approve | None:
         choices = choices_for(question, question.rules)

@@ -106,8 +106,7 @@ class McpServer(AcpMessage, frozen=True, kw_only=True):
         if self.type == "stdio":
             env = {variable.name: variable.value for variable in self.env}
             return {"command": self.command, "args": list(self.args), "env": env}
-        headers = {header.name: header.value for header in self.headers}
-        return {"type": self.type, "url": self.url, "headers": headers}
+        return {"type": self.type, "url": self.url, "headers": {header.name: header.value for header in self.headers}}
 
 
 class NewSessionRequest(AcpMessage, frozen=True):

@@ -145,8 +145,8 @@ class ClientSession:
         """Return the answer to session/prompt for the turn that just ended. Raises `RpcError`."""
         match self._end:
             case events.Done(reason=reason):
-                stopped = _STOP_REASONS.get(reason, "end_turn")
-                return {"stopReason": stopped, "_meta": {"agentcli": {"reason": reason}}}
+                stop_reason = _STOP_REASONS.get(reason, "end_turn")
+                return {"stopReason": stop_reason, "_meta": {"agentcli": {"reason": reason}}}
             case events.TurnFailed(error, is_retryable, kind) if not self._is_cancelled:
                 if self._is_refused:
                     self._send(notice(error, "error"))

@@ -44,7 +44,7 @@ class ControlChannel:
 
     def __init__(self, write: Callable[[dict[str, Any]], None]) -> None:
         self.write = write
-        self._waiting: dict[str, asyncio.Future[dict[str, Any]]] = {}  # request id -> its future response
+        self._pending: dict[str, asyncio.Future[dict[str, Any]]] = {}  # responses that have not come, by request id
         self._numbers = count(1)
         self._is_closed = False
 
@@ -54,14 +54,14 @@ class ControlChannel:
             raise ClientGone
         response: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         id = self.post(subtype, **fields)
-        self._waiting[id] = response
+        self._pending[id] = response
         try:
             return await response
         except asyncio.CancelledError:
             self.write({"type": "control_cancel_request", "request_id": id})
             raise
         finally:
-            del self._waiting[id]
+            del self._pending[id]
 
     def post(self, subtype: str, **fields: Any) -> str:
         id = f"agentcli-{next(self._numbers)}"
@@ -70,18 +70,18 @@ class ControlChannel:
 
     def deliver(self, response: Mapping[str, Any]) -> None:
         """Pass a response of the program to the `ask` that waits for it; a late one is ignored."""
-        waiting = self._waiting.get(str(response.get("request_id")))
-        if waiting is None or waiting.done():
+        pending = self._pending.get(str(response.get("request_id")))
+        if pending is None or pending.done():
             return
         match response.get("subtype"), response.get("response"):
             case "success", None:
-                waiting.set_result({})
+                pending.set_result({})
             case "success", dict(answer):
-                waiting.set_result(answer)
+                pending.set_result(answer)
             case "success", answer:
-                waiting.set_exception(ClientError(f"The answer is not an object: {answer!r:.200}"))
+                pending.set_exception(ClientError(f"The answer is not an object: {answer!r:.200}"))
             case _:
-                waiting.set_exception(ClientError(str(response.get("error") or "The program gave no reason.")))
+                pending.set_exception(ClientError(str(response.get("error") or "The program gave no reason.")))
 
     def respond(self, id: str, **answer: Any) -> None:
         response = {"subtype": "success", "request_id": id, "response": answer}
@@ -93,9 +93,9 @@ class ControlChannel:
     def close(self) -> None:
         """Fail all waiting and later requests, because the program sends no more responses."""
         self._is_closed = True
-        for waiting in self._waiting.values():
-            if not waiting.done():
-                waiting.set_exception(ClientGone())
+        for pending in self._pending.values():
+            if not pending.done():
+                pending.set_exception(ClientGone())
 
 
 def read_callbacks(table: Mapping[str, Any], report: Callable[[str], object]) -> Iterator[HookSpec]:
@@ -189,6 +189,7 @@ class HostedServer:
         except ClientError as error:
             raise ToolError(str(error), kind="resource_error") from error
         match answer.get("mcp_response"):
+            # The callers iterate over `tools` and `content`.
             case {"result": dict(result)} if all(isinstance(result.get(key, []), list) for key in ("tools", "content")):
                 return result
             case {"error": {"code": code, "message": why}} if code == _INVALID_PARAMETERS:
@@ -238,7 +239,7 @@ class PermissionBridge:
         about = {"tool_name": name, "input": input, "tool_use_id": question.call.id, "title": question.title}
         if question.agent_id != "main":
             about["agent_id"] = question.agent_id
-        suggestions = list(_suggestions(question))
+        suggestions = list(_permission_suggestions(question))
         try:
             answer = await self._channel.ask(
                 "can_use_tool", **about, decision_reason=question.reason, permission_suggestions=suggestions
@@ -316,7 +317,7 @@ def _rule(value: Mapping[str, Any]) -> Rule:
     return parse_rule(f"{value['toolName']}({content})" if content else str(value["toolName"]), "session")
 
 
-def _suggestions(question: events.QuestionEvent) -> Iterator[dict[str, Any]]:
+def _permission_suggestions(question: events.QuestionEvent) -> Iterator[dict[str, Any]]:
     for text in question.rules:
         parsed = [(CLAUDE_CODE_NAMES.get(rule.tool, rule.tool), rule.pattern) for rule in parse_rules(text)]
         rules = [{"toolName": name} | ({"ruleContent": pattern} if pattern else {}) for name, pattern in parsed]

@@ -89,7 +89,8 @@ class ControlDialogue(Dialogue):
         try:
             if request["subtype"] == "initialize":
                 answer = _server_info(self.host)
-                answer |= {"hooks_applied": not self._is_initialized} if request.get("hooks") else {}
+                if request.get("hooks"):
+                    answer["hooks_applied"] = not self._is_initialized
                 self._is_initialized = True
             else:
                 answer = await _answer_request(self.host, request)
