@@ -266,7 +266,7 @@ def test_changes_of_commands_are_reverted_after_a_kill(
     if with_keeper:
         place.folder.chmod(work.st_mode & 0o7777)  # else nothing starts in there
         row = sandbox_row(place)
-        assert "Put back what a command changed whose session was killed:" in row
+        assert "Reverted changes by a command whose session was killed:" in row
         assert f"{place.folder}/.git" in row
     else:
         wait_until(lambda: git_files(place) == before, "the hooks to be as they were")

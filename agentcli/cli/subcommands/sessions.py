@@ -22,7 +22,7 @@ from agentcli.cli.subcommands.tools import open_bench
 from agentcli.conversation.entries import ContextNote
 from agentcli.conversation.history import counted, transcript_lines
 from agentcli.errors import UsageError, UserError
-from agentcli.frontends.export.documents import Form, as_dict, document, form_of
+from agentcli.frontends.export.documents import Format, as_dict, document, format_of
 from agentcli.frontends.export.markdown import format_cost, format_time
 from agentcli.frontends.printable import printable
 from agentcli.infra.sandbox.environment import credentials_in
@@ -99,14 +99,14 @@ def search(
 @sessions_app.command()
 def export(
     session_id: SessionId,
-    format: Annotated[Form | None, typer.Option("--format", help="One of md, json, html (by the ending).")] = None,
+    format: Annotated[Format | None, typer.Option("--format", help="One of md, json, html (by the ending).")] = None,
     output: Annotated[str, typer.Option("-o", "--output", metavar="FILE", help="Write this file, not stdout.")] = "",
     raw: Annotated[bool, typer.Option("--raw", help="Do not mask secrets.")] = False,
 ) -> None:
     """Export a session as a document. Secrets are masked."""
     info, entries = shared.in_store(lambda store: store.load(session_id))
     text, places = document(
-        format or form_of(output), info, entries, None if raw else asyncio.run(folder_mask(shared.configuration()))
+        format or format_of(output), info, entries, None if raw else asyncio.run(folder_mask(shared.configuration()))
     )
     data = text.encode(errors="replace")
     if not output:

@@ -33,26 +33,26 @@ from agentcli.frontends.printable import with_symbols
 from agentcli.llm.messages import Base64Source
 from agentcli.version import __version__
 
-Form = Literal["md", "json", "html"]
-_ENDINGS: dict[str, Form] = {"": "md", ".md": "md", ".markdown": "md", ".json": "json", ".html": "html", ".htm": "html"}
+Format = Literal["md", "json", "html"]
+_ENDS: dict[str, Format] = {"": "md", ".md": "md", ".markdown": "md", ".json": "json", ".html": "html", ".htm": "html"}
 
 
-def form_of(file: str) -> Form:
-    """Return the form for a file's ending; without an ending it is Markdown. Raises `UsageError` for other endings."""
+def format_of(file: str) -> Format:
+    """Return the format for a file's ending, Markdown if it has none. Raises `UsageError` for other endings."""
     ending = Path(file).suffix.lower()
-    if ending not in _ENDINGS:
+    if ending not in _ENDS:
         raise UsageError(f"Unknown format {ending}. Use .md, .json or .html.")
-    return _ENDINGS[ending]
+    return _ENDS[ending]
 
 
-def document(form: Form, info: SessionInfo, entries: Sequence[Entry], mask: Mask | None) -> tuple[str, int]:
+def document(format: Format, info: SessionInfo, entries: Sequence[Entry], mask: Mask | None) -> tuple[str, int]:
     """Return the document, and the number of masked secrets. Takes seconds for a long session."""
     masked_count = 0
     if mask:
         value, masked_count = mask.document_value(msgspec.to_builtins({"info": info, "entries": list(entries)}))
         info, entries = msgspec.convert(value["info"], SessionInfo), msgspec.convert(value["entries"], list[Entry])
     story = markdown_export.story_of(info, entries)
-    match form:
+    match format:
         case "md":
             text = markdown_export.as_markdown(story)
         case "html":
@@ -76,14 +76,14 @@ def _as_json(story: markdown_export.Story, entries: Sequence[Entry]) -> str:
 
 
 async def live_document(session: Session, file: str, known: Sequence[SessionInfo]) -> str:
-    """Return the conversation of an open session in the form for the file's ending. Raises `UsageError`."""
-    form, services, entries = form_of(file), session.runtime.calls.services, session.snapshot().conversation.entries
+    """Return the conversation of an open session in the format for the file's ending. Raises `UsageError`."""
+    format, services, entries = format_of(file), session.runtime.calls.services, session.snapshot().conversation.entries
     cwd, title, now = str(services.workspace.cwd), title_of(entries), time.time()
     begun_at = entries[0].time if entries else now
     unstored = SessionInfo(session.id, cwd, title, created=begun_at, updated=now, entries=len(entries))
     info = next((info for info in known if info.id == session.id), unstored)
     await services.load_secrets()  # the mask may not know all secrets of the workspace yet
-    text, _ = await asyncio.to_thread(document, form, info, tuple(entries), services.mask)
+    text, _ = await asyncio.to_thread(document, format, info, tuple(entries), services.mask)
     return text
 
 

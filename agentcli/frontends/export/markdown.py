@@ -6,7 +6,7 @@ A story is a session as readers see it: turns with prompts, replies, calls with 
 import html
 import re
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
@@ -95,18 +95,19 @@ def story_of(info: SessionInfo, log: Sequence[entries.Entry]) -> Story:
     conversation = Conversation(log)
     cost = UsageCollector(conversation.entries)
     turns: list[list[Item]] = [[]]
-    results: dict[str, deque[entries.Result]] = {}  # a queue for each call id, because a model may reuse an id
+    results = defaultdict[str, deque[entries.Result]](deque)  # a queue for each call id, which a model may reuse
     for entry in conversation.path:
         if isinstance(entry.body, entries.Result):
-            results.setdefault(entry.body.result.tool_use_id, deque()).append(entry.body)
+            results[entry.body.result.tool_use_id].append(entry.body)
     for entry in conversation.path:
         match entry.body:
             case entries.User(content) if entry.is_prompt:
                 turns.append([_prompt(entry.time, content)])
             case entries.Assistant() as body:
-                queues = ((use, results.get(use.id)) for use in calls_in(body))
-                calls = tuple(_call_item(use, queue.popleft() if queue else None) for use, queue in queues)
-                turns[-1].append(Reply(body, calls))
+                calls = [
+                    _call_item(use, results[use.id].popleft() if results[use.id] else None) for use in calls_in(body)
+                ]
+                turns[-1].append(Reply(body, tuple(calls)))
             case _:
                 turns[-1] += _remarks(entry)
     return Story(info, tuple(tuple(items) for items in turns if items), cost)

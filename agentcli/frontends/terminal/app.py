@@ -118,7 +118,7 @@ class TerminalApp:
         if report in ("I", "O"):  # the window has got the focus, or lost it
             self._has_focus = report == "I"
         elif report.startswith("11;"):
-            self._appearance.take_background(report)
+            self._appearance.adapt_to_background(report)
 
     async def close(self) -> None:
         """End the session and what serves it; a text that was not sent becomes the draft for the next start."""

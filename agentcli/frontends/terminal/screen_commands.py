@@ -50,7 +50,7 @@ class Appearance:
         if self._console.theme.use(palette, own_codes(self._own.get(choice, {}), environment)):
             self._console.redraw()
 
-    def take_background(self, report: str) -> None:
+    def adapt_to_background(self, report: str) -> None:
         self._background = background_of(report)
         self.use(self.choice)
 

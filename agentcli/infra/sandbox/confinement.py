@@ -224,13 +224,14 @@ def plan_hiding(masked: Iterable[RealPath], shown: Iterable[RealPath], reachable
         hidden_around = next((hidden for outer, hidden in reversed(steps) if is_inside(place.path, outer.path)), False)
         if is_hidden[place] != hidden_around:  # otherwise the innermost step around it is enough
             steps.append((place, is_hidden[place]))
-    exceptions = [*(place.path for place, hidden in steps if not hidden), *reachable]
+    not_hidden = [*(place.path for place, hidden in steps if not hidden), *reachable]
 
-    def action(place: RealPath) -> Literal["hide", "hide folder", "hide around"]:
-        shows_something = any(is_inside(path, place.path) for path in exceptions)
-        return ("hide around" if shows_something else "hide folder") if place.is_folder else "hide"
+    def action(place: RealPath, hidden: bool) -> Literal["hide", "hide folder", "hide around", "show"]:
+        if not (hidden and place.is_folder):
+            return "hide" if hidden else "show"
+        return "hide around" if any(is_inside(path, place.path) for path in not_hidden) else "hide folder"
 
-    return [HideStep(action(place) if hidden else "show", place.path) for place, hidden in steps]
+    return [HideStep(action(place, hidden), place.path) for place, hidden in steps]
 
 
 def listening_sockets() -> list[str]:

@@ -114,9 +114,10 @@ class LocalSandbox:
         if isinstance(query, Listing):
             return await ripgrep.list_files(query, self._environment, take)
         base = query.base or (query.where if query.where.is_dir() else query.where.parent)
-        secret_files, is_denied = SecretFiles(base, lambda path: is_secret(path, self._home)), self._deny_test()
-        if any(path.is_relative_to(base) or base.is_relative_to(path) for path in self._secret):
-            is_denied = self._is_secret  # of every path, because the name of such a file says nothing
+        secret_files = SecretFiles(base, lambda path: is_secret(path, self._home))
+        may_meet_own_secrets = any(path.is_relative_to(base) or base.is_relative_to(path) for path in self._secret)
+        # The names of such files do not show that they are secret, so the full test of every path replaces the rules'.
+        is_denied = self._is_secret if may_meet_own_secrets else self._deny_test()
 
         def hidden_among(names: Sequence[bytes]) -> set[bytes]:
             hidden = secret_files.among(names, is_denied)
@@ -244,7 +245,7 @@ class LocalFacts:
         done, failed = "; ".join(reverts.reverted), "; ".join(reverts.not_reverted)
         parts = (
             self._weakness_warning,
-            done and f"Put back what a command changed whose session was killed: {done}.",
+            done and f"Reverted changes by a command whose session was killed: {done}.",
             failed and f"Changed by a command of another session, and could not be put back: {failed}.",
         )
         return " ".join(filter(None, parts))

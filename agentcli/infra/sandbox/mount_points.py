@@ -165,7 +165,7 @@ def remove_listed(file: Path) -> None:
 
 def open_real(path: str) -> int:
     """Open a path with O_PATH, which gives no access to contents. Raises `OSError`, also if the path has a symlink."""
-    path = path or "/"  # the folder around `/name`, whose name is cut off
+    path = path or "/"  # callers cut `/name` off a path, which leaves nothing of one in the root folder
     descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     if real_path(descriptor) != path:
         os.close(descriptor)
@@ -186,8 +186,8 @@ def is_mount_point(path: str) -> bool:
     return stat.S_ISDIR(found.st_mode) and bool(found.st_mode & stat.S_ISVTX) and not any(Path(path).iterdir())
 
 
-def has_only_had_mount_points(path: str) -> bool:
-    """Return True if only mount points of this process have appeared and disappeared at a path."""
+def had_only_mount_points(path: str) -> bool:
+    """Return True if all that has appeared and disappeared at a path was mount points of this process."""
     if path in _own_paths and os.path.lexists(path) and not is_mount_point(path):
         _own_paths.discard(path)  # somebody else created it, so its removal will be a change as well
     return path in _own_paths

@@ -100,7 +100,7 @@ class RowReader(Reader[Sequence[FoundRows]]):
         *files, last = self._joined().split(b"\n\n")
         path, nul, rows = last.partition(b"\0")
         complete_rows, newline, unfinished_row = rows.rpartition(b"\n")
-        # A message repeats the path. If that has a line end in it, the message could be cut in two.
+        # The message that a file is binary repeats the path. At a line end in that, the message could be cut in two.
         is_plain_path = path.startswith(b"./") and b"\n" not in path
         if newline and is_plain_path:
             files.append(path + nul + complete_rows)
@@ -162,7 +162,6 @@ async def list_files(listing: Listing, environment: Mapping[str, str], take: Cal
 async def _list(
     listing: Listing, options: Sequence[str], environment: Mapping[str, str], take: Callable[[str], None]
 ) -> SearchOutcome:
-    """List the files that match ripgrep's `options`."""
     below = _path_below(listing.folder, listing.base)
     arguments = [
         *("--files", "--null", *options, _NOT_THE_REPOSITORY),
@@ -208,7 +207,6 @@ async def _search(
 
 
 def _reader(search: Search, take: Callable[[Sequence[FoundRows]], None]) -> Reader[Any]:
-    """Return the reader of the format in which ripgrep prints what this search finds."""
     match search.mode:
         case "files":
             return NameReader(lambda names: take([(os.fsencode(name)[2:], b"") for name in names_in(names)]))  # no `./`

@@ -21,7 +21,7 @@ from weakref import finalize
 
 import msgspec
 
-from agentcli.infra.sandbox.mount_points import has_only_had_mount_points
+from agentcli.infra.sandbox.mount_points import had_only_mount_points
 from agentcli.infra.sandbox.secret_files import TICK_NS, SecretFiles
 from agentcli.safety.paths.judge import is_read_only_name
 
@@ -88,7 +88,7 @@ class FolderWatch:
                 entries.add((path, name))
             if path is not None and event & (_REPLACED_EVENTS | _FORGOTTEN):
                 replaced.add(path)
-        changed = {path for path, name in entries if not has_only_had_mount_points(f"{path}/{os.fsdecode(name)}")}
+        changed = {path for path, name in entries if not had_only_mount_points(f"{path}/{os.fsdecode(name)}")}
         return None if has_overflowed else (changed, replaced)
 
     def _events(self) -> Iterator[tuple[int, int, bytes]]:
@@ -141,7 +141,8 @@ class _WalkQueue:
 
     def take(self) -> Iterator[tuple[str, int, int]]:
         """Yield the queued folders, each with its rank and levels, up to the limit of each rank."""
-        while (rank := next((r for r in range(3) if self.by_rank[r] and self.remaining[r]), None)) is not None:
+        while ranks := [rank for rank, queue in enumerate(self.by_rank) if queue and self.remaining[rank]]:
+            rank = ranks[0]
             self.remaining[rank] -= 1
             path, levels = self.by_rank[rank].popleft()
             yield path, rank, levels

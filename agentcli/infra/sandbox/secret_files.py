@@ -71,7 +71,7 @@ class SecretFiles:
         self._base = base
         self._is_secret = is_secret
         # If even a file named `a` is secret, everything in the base is.
-        is_plain_base = not is_secret(base / "a") and all(map(_is_plain_folder, os.fsencode(base).split(b"/")[1:]))
+        is_plain_base = not is_secret(base / "a") and all(map(_is_plain_name, os.fsencode(base).split(b"/")[1:]))
         self._plain_folders = {b"": is_plain_base}  # folder below the base -> True if its path makes no file secret
 
     def among(self, paths: Sequence[bytes], is_denied: Callable[[Path], bool] | None = None) -> set[bytes]:
@@ -94,11 +94,11 @@ class SecretFiles:
         is_plain = self._plain_folders.get(path)
         if is_plain is None:
             parent, _, name = path.rpartition(b"/")
-            is_plain = self._plain_folders[path] = self._is_plain_folder(parent) and _is_plain_folder(name)
+            is_plain = self._plain_folders[path] = self._is_plain_folder(parent) and _is_plain_name(name)
         return is_plain
 
 
-def _is_plain_folder(name: bytes) -> bool:
+def _is_plain_name(name: bytes) -> bool:
     return name.lower() not in _FOLDERS and not _is_ambiguous(name)
 
 
@@ -259,8 +259,7 @@ class SecretValues:
         return values.intersection(found.decode(errors="surrogateescape").split("\n"))
 
     def _git_output(self, command: Sequence[str], root: Path, stdin: bytes = b"") -> bytes:
-        argv = [self._git, *_OPTIONS, *command]
-        return run_git(argv, cwd=root, environment=self._environment, stdin=stdin).stdout
+        return run_git([self._git, *_OPTIONS, *command], cwd=root, environment=self._environment, stdin=stdin).stdout
 
 
 def _secret_values_in(content: bytes) -> frozenset[str]:

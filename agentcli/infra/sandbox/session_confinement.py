@@ -199,11 +199,11 @@ class SessionConfinement:
         assert command.profile != "own", "the person's own commands are not confined"
         cwd, profile = command.cwd, command.profile or self.limits.profile
         if profile == "danger-full-access":  # outside the sandbox: all its changes are accepted
-
-            def plan() -> confinement.Protection:
-                return _plan_reverts(self.bounds(None, command.grants), cwd)
-
-            with self._snapshot.accepting(plan) if self._snapshot is not None else nullcontext():
+            with (
+                nullcontext()
+                if self._snapshot is None
+                else self._snapshot.accepting(lambda: _plan_reverts(self.bounds(None, command.grants), cwd))
+            ):
                 yield confinement.Launch(list(argv), reverts=self._with_unreported(Reverts()))
             return
         note = self._open_cleanup_note() if profile == "workspace-write" else None
@@ -217,7 +217,8 @@ class SessionConfinement:
 
     def _open_cleanup_note(self) -> CleanupNote:
         """Return the session's note, which the keeper or the next start uses to clean up after a kill."""
-        # A backend that keeps names leaves only mount points after a kill; with others changes must be reverted too.
+        # After a kill, a backend that keeps protected names leaves only mount points; with others, changes must be
+        # reverted too.
         notes = self._state / "mount_points" if self.backend.keeps_names else self._displaced / _UNFINISHED
         with self._cleaning:
             self._cleanup_note = self._cleanup_note or CleanupNote(notes)

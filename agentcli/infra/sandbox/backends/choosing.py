@@ -69,7 +69,7 @@ def choose_confinement(
 
 
 def _probe(kind: str, tmp: Path, programs: Sequence[Path]) -> Confinement:
-    """Return the backend of a kind if it really runs `true`. Raises several errors."""
+    """Return the backend of a kind if it really runs `true` here. Otherwise raises an error that names the reason."""
     if kind == "landlock":
         landlock_version()  # fails if the kernel has none
         return Landlock(tmp=tmp)
@@ -97,7 +97,7 @@ def how_to_install() -> str:
 
 
 def _explain(message: str) -> str:
-    """Return the explanation of a message that would come again at the next try; empty for any other."""
+    """Explain an error message that every further try would cause too; return "" for any other message."""
     return next((advice for part, advice in _ADVICE.items() if part in message), "")
 
 
@@ -110,8 +110,8 @@ def _probe_error(confinement: Confinement, folder: Path) -> str:
             _, problem = probe(launch.argv, launch.pass_fds)
             return problem
     except FileNotFoundError as error:
-        if Path(error.filename or "/").is_relative_to(root):  # a folder disappeared after the planning: try again
-            return str(error)
+        if Path(error.filename or "/").is_relative_to(root):  # a folder disappeared after the planning
+            return str(error)  # so the caller tries again
         raise
 
 
@@ -240,23 +240,25 @@ def seatbelt_profile(bounds: Bounds, *, tmp: Path) -> str:
 
 
 def _protection_rules(bounds: Bounds) -> list[str]:
-    """Return the rules that make protected names in the roots read-only."""
     rules: list[str] = []
     git = _without_case(".git")
     in_git = "|".join(map(_without_case, _IN_GIT_FOLDER))
-    for path in (path for root in bounds.roots for path in _spellings(root)):
-        root_pattern = _without_case(path.rstrip("/"))
+    for root in (spelling for folder in bounds.roots for spelling in _spellings(folder)):
+        root_pattern = _without_case(root.rstrip("/"))
         # `join` leaves absolute names unchanged; those outside this root are filtered out below.
-        protected = [os.path.join(path, name) for name in bounds.protected]  # noqa: PTH118
+        protected = [os.path.join(root, name) for name in bounds.protected]  # noqa: PTH118
         read_only = [
-            *(_regex(f"^{_without_case(each)}(/|$)") for each in protected if is_inside(each, path) and each != path),
+            *(_regex(f"^{_without_case(path)}(/|$)") for path in protected if is_inside(path, root) and path != root),
             # The parts of every repository, also of submodules and linked worktrees.
             _regex(f"^{root_pattern}/(.*/)?{git}/((modules|worktrees)/.*/)?({in_git})(/|$)"),
         ]
         # Folders around protected names must not be renamed: the names would get other paths, which no rule matches.
-        around = [path, *(str(parent) for parent in Path(path).parents if str(parent) != "/")]
-        fixed = [*(f"(literal {_quote(folder)})" for folder in around), _regex(f"^{root_pattern}/(.*/)?{git}$")]
-        rules += [_rule("deny file-write*", read_only), _rule("deny file-write-unlink", fixed)]
+        root_and_parents = [root, *(str(parent) for parent in Path(root).parents if str(parent) != "/")]
+        immovable = [
+            *(f"(literal {_quote(folder)})" for folder in root_and_parents),
+            _regex(f"^{root_pattern}/(.*/)?{git}$"),
+        ]
+        rules += [_rule("deny file-write*", read_only), _rule("deny file-write-unlink", immovable)]
     return [*rules, _rule("allow file-write*", _subpaths(bounds.writable))]  # last, so it wins over the rules above
 
 

@@ -10,8 +10,9 @@ A plan, in Python's marshal format, is one of two tuples:
   reading is allowed for everything except the masked paths.
 - `overlays`, a list of overlays, a list of binds, a time in nanoseconds before which the command must not start. An
   overlay has its lower folders from top to bottom, the upper and the work folder (empty if it is read-only) and the
-  merged one. The command is then a bubblewrap. A bind is a descriptor that bubblewrap mounts, and a path in a merged
-  folder, which is opened here as that descriptor. The mounts are in a namespace of their own and end with it.
+  merged one. The command to become is then bubblewrap, which confines the real one. A bind is a descriptor that
+  bubblewrap mounts, and a path in a merged folder, which is opened here as that descriptor. The mounts are in a
+  namespace of their own and end with it.
 
 Numbers and structures: Linux, include/uapi/linux/{landlock,mount,sched}.h, Documentation/userspace-api/landlock.rst and
 Documentation/filesystems/overlayfs.rst.
@@ -61,14 +62,14 @@ def main() -> None:
 
 
 def confine_and_exec(parent: int, plan_descriptor: int, command: list[bytes], environment: dict[bytes, bytes]) -> None:
-    """Confine this process by a plan and become `command`, which ends with `parent`; if it is empty, test the plan."""
+    """Confine this process by a plan, then become `command`, which ends with `parent`; an empty one tests the plan."""
     message = "agentcli: the command was not started, because it could not be confined"
     try:
         with os.fdopen(plan_descriptor, "rb") as file:
             kind, *parts = marshal.load(file)  # noqa: S302  # written by agentcli itself
         if kind == "overlays":
             message = f"{SETUP_ERROR_PREFIX}no overlay"
-            _mount_overlays(*parts, is_trial=not command)  # the command is a bubblewrap, which ends with its parent
+            _mount_overlays(*parts, is_trial=not command)  # `command` is bwrap, which ends with its parent by itself
         else:
             _restrict(parent, *parts)
     except (OSError, ValueError, EOFError, TypeError) as error:
@@ -113,7 +114,7 @@ def _restrict(parent: int, seccomp: bytes, paths: tuple[list[str], list[str], li
 
 
 def _restrict_files(abi: int, masked: list[str], shown: list[str], writable: list[str]) -> None:
-    """Let this process read all paths that are not `masked` or are `shown`, and write `writable` and some devices."""
+    """Let this process read `shown` paths and all but the `masked`, and write `writable` ones and some devices."""
     everything = _ALL_UP_TO_TRUNCATE | (_IOCTL_DEV if abi >= 5 else 0)
     attributes = struct.pack("QQQ", everything, _TCP, _ABSTRACT_SOCKETS_AND_SIGNALS)
     known = attributes[: 24 if abi >= 6 else 16 if abi >= 4 else 8]  # bytes: older versions know only the first fields
@@ -175,7 +176,7 @@ def _mount_overlays(
 
 
 def _mount(lower: list[str], upper: str, work: str, merged: str) -> None:
-    """Mount an overlay by descriptors: a path may contain a colon, which separates lower folders, or a new symlink."""
+    """Mount an overlay by descriptors, because a colon would divide a folder's path, and a new symlink redirect it."""
     target = b"/proc/self/fd/%d" % _open_real(merged)
     layers = [_open_real(path) for path in lower]
     # With `userxattr` the overlay stores its records in attributes that an ordinary user may set. It also excludes

@@ -113,7 +113,7 @@ class MountPlanner:
         self._mount_points = mount_points
         self._covers = covers
         self._may_write = bounds.profile == "workspace-write"
-        self._grants = [grant for grant in map(str, bounds.writable if self._may_write else ()) if is_real(grant)]
+        self._grants = [*filter(is_real, map(str, bounds.writable))] if self._may_write else []
         # The folders that are bind-mounted on themselves, because they may be writable.
         self._bound_folders = {*map(str, filter(None, (*bounds.roots, bounds.resources.cache))), *self._grants}
         # Visible even inside a private folder.
@@ -156,9 +156,9 @@ class MountPlanner:
         self._mounts.append(Mount(path, path, self.descriptors[-1], is_writable))
 
     def _plan_hiding(self) -> tuple[list[HideStep], list[HideStep]]:
-        """Plan what to hide outside of `_bound_folders`, and what to hide inside them, after these are mounted."""
+        """Return the steps that hide paths outside of `_bound_folders`, and those for paths in them."""
         visible = (*self._shown_in_private, *self._bound_folders)
-        masked = [
+        masked = [  # in a private folder only what is visible has to be hidden
             place
             for place in resolve_existing(self._bounds.masked)
             if not is_private(place.path) or _is_in_any(place.path, visible)
@@ -299,7 +299,7 @@ def _landlock_plan(bounds: Bounds, scratch: str) -> AbstractContextManager[int]:
         resolve_existing(bounds.masked), resolve_existing([*filter(is_real, map(str, bounds.readable_again))])
     )
     # Landlock does not restrict chmod and touch. The filter denies them everywhere, but commands that write need them.
-    seccomp = filter_program(internet=False, keeps_attributes=bounds.profile == "read-only")
+    seccomp = filter_program(internet=False, may_change_attributes=bounds.profile != "read-only")
     hidden = [step.path for step in steps if step.action != "show"]
     shown = [step.path for step in steps if step.action == "show"]
     return memory_file(marshal.dumps(("restrict", seccomp, (hidden, shown, writable))))

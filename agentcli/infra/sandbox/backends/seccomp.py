@@ -101,22 +101,22 @@ def _if(test: int, value: int, *steps: bytes) -> list[bytes]:
 
 
 @cache
-def filter_program(*, internet: bool, keeps_attributes: bool = False, machine: str = "") -> bytes:
+def filter_program(*, internet: bool, may_change_attributes: bool = True, machine: str = "") -> bytes:
     """Return the filter for `bwrap --seccomp` or `seccomp(2)`; `machine` is a name from uname(2), by default this one.
 
-    `internet` allows IPv4 and IPv6 sockets; other families than these and unix are always denied. With
-    `keeps_attributes` no file's mode, owner, times or attributes can be changed. Denied calls fail with EPERM; `clone3`
-    and `openat2` fail with ENOSYS, because their flags are behind a pointer, which a filter cannot follow, and programs
-    fall back to `clone` and `openat`. Raises `NotImplementedError` for other processors.
+    Unix sockets are allowed, IPv4 and IPv6 sockets with `internet`, and no others. Without `may_change_attributes` no
+    file's mode, owner, times or attributes can be changed. Denied calls fail with EPERM; `clone3` and `openat2` fail
+    with ENOSYS, because their flags are behind a pointer, which a filter cannot follow, and programs fall back to
+    `clone` and `openat`. Raises `NotImplementedError` for other processors.
     """
     machine = machine or os.uname().machine
     if machine not in ARCHITECTURES:
         raise NotImplementedError(f"There is no filter of system calls for {machine} processors.")
-    audit, column = ARCHITECTURES[machine]
-    code = [_step(_LOAD, _ARCH), _step(_EQUAL, audit, skip_if_true=1), _DENIED, _step(_LOAD, _NR)]
+    architecture, column = ARCHITECTURES[machine]  # calls of any other architecture are denied
+    code = [_step(_LOAD, _ARCH), _step(_EQUAL, architecture, skip_if_true=1), _DENIED, _step(_LOAD, _NR)]
     if machine == "x86_64":
         code += _if(_AT_LEAST, X32_BIT, _DENIED)
-    for numbers in (*DENIED.values(), *(CHANGES_ATTRIBUTES.values() if keeps_attributes else ())):
+    for numbers in (*DENIED.values(), *(() if may_change_attributes else CHANGES_ATTRIBUTES.values())):
         if (number := numbers[column]) is not None:
             code += _if(_EQUAL, number, _DENIED)
     for number in (CLONE3, OPENAT2):
@@ -139,6 +139,7 @@ def _mode_check(mode: int, flags: int | None) -> list[bytes]:
 
 
 def _argument_check(name: str, *, internet: bool) -> list[bytes]:
+    """Return instructions that allow or deny a call of `CHECKED` by one of its arguments."""
     if name in ("socket", "socketpair"):
         families = (AF_UNIX, AF_INET, AF_INET6) if internet else (AF_UNIX,)
         allowed = (step for family in families for step in _if(_EQUAL, family, _ALLOWED))

@@ -172,14 +172,13 @@ class DryRuns:
             raise ToolError(f"{why_unavailable} Run it as usual, or not at all.", kind="permission_denied")
         private, caches = await asyncio.to_thread(self._new_folders)
         wide_bounds = self._bounds(command.grants)  # those of a dry run that may read personal data
+
+        def is_in_a_root(name: str) -> bool:
+            return any((root / name).exists() and not is_mount_point(f"{root}/{name}") for root in wide_bounds.roots)
+
         # Missing names in the roots are not protected: if the dry run makes one, the person is asked about it.
-        protected = (
-            name
-            for name in wide_bounds.protected
-            if name.startswith("/")
-            or any((root / name).exists() and not is_mount_point(f"{root}/{name}") for root in wide_bounds.roots)
-        )
-        wide_bounds = replace(wide_bounds, masked=(*wide_bounds.masked, *masked), protected=tuple(protected))
+        protected = tuple(name for name in wide_bounds.protected if name.startswith("/") or is_in_a_root(name))
+        wide_bounds = replace(wide_bounds, masked=(*wide_bounds.masked, *masked), protected=protected)
         bounds = _hide_personal_data(wide_bounds, self._search_path) if command.dry_run == "narrow" else wide_bounds
 
         def how_hidden(path: Path) -> Literal["", "here", "always"]:
@@ -256,18 +255,17 @@ class DryRuns:
 
         def runners_in(folder: Path) -> tuple[lost_work.RunScript, lost_work.RunScript]:
             run_before = partial(run_in, folder)
-            run_after = partial(run_before, launch=overlays.launch_inspection)  # with the changes of the dry run
-            return run_before, run_after
+            return run_before, partial(run_before, launch=overlays.launch_inspection)  # the latter sees the changes
 
         repositories = [one for one in groups if one.summary.what == "repository" and one.summary.kind == "changed"]
         lost = lost_work.find_lost_files(groups)
-        # Pairs of a root and of the folder of a worktree below it, which ends with a slash or is empty.
+        # Pairs of a root and of a worktree's path in it, which is empty or ends with a slash.
         worktrees = {(one.changes.root, one.paths[0].partition(".git")[0]) for one in repositories}
-        for root, top in sorted({(root, "") for root in lost} | worktrees):
+        for root, worktree in sorted({(root, "") for root in lost} | worktrees):
             if not root.endswith("/.git"):  # such a root is a linked worktree's repository, without working files
-                uncommitted, reverted = await lost_work.uncommitted_files(*runners_in(Path(root, top)))
-                lost_paths = lost.get(root, set()).union(top + path for path in reverted)
-                groups = lost_work.mark_lost_work(groups, root, lost_paths, {top + path for path in uncommitted})
+                uncommitted, reverted = await lost_work.uncommitted_files(*runners_in(Path(root, worktree)))
+                lost_paths = lost.get(root, set()).union(worktree + path for path in reverted)
+                groups = lost_work.mark_lost_work(groups, root, lost_paths, {worktree + path for path in uncommitted})
         for group in repositories:
             # The root may itself be a `.git` folder: the repository of a linked worktree.
             folder = f"{group.changes.root}/{group.paths[0]}".partition("/.git/")[0]

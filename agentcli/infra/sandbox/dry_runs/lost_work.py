@@ -137,13 +137,13 @@ def add_configuration_changes(git: GitChanges, repository: ChangeGroup) -> GitCh
 
 
 def _script_for_changes(git: str, before: _RepositoryState, after: _RepositoryState, moved: Sequence[str]) -> str:
-    """Return a script that prints lost commits, how far HEAD moved, the `moved` refs with new commits, and files."""
+    """Return a script that prints lost commits, how far HEAD moved, `moved` refs with new commits, changed files."""
     log = f"{git} log --no-color --no-decorate -n {MAX_COMMITS}"
     refs = ""
     old_commits = " ".join(filter(None, (before.refs.get(name) for name in moved)))
-    # The commits of all refs before the command, which are not new in a new ref. `--all` are those that did not move.
-    excluded = " ".join(f"--exclude={shlex.quote(name)}" for name in ("HEAD", *moved))
-    old_history = f"{old_commits} {before.commit} {excluded} --all"
+    # All that refs had before the command, so that it is not new in a new ref. `--all` adds the refs that did not move.
+    except_moved = " ".join(f"--exclude={shlex.quote(name)}" for name in ("HEAD", *moved))
+    old_history = f"{old_commits} {before.commit} {except_moved} --all"
     for name in moved[:MAX_REFS]:
         old, new = before.refs.get(name, ""), after.refs.get(name, "")
         line = f"{_short_ref(name)}: {old[:7] or 'none'} → {new[:7] or 'none'}"
@@ -161,14 +161,14 @@ def _script_for_changes(git: str, before: _RepositoryState, after: _RepositorySt
 
 async def uncommitted_files(run_before: RunScript, run_after: RunScript) -> tuple[frozenset[str], frozenset[str]]:
     """Return the relative paths of files that were uncommitted before the command, and of those that it reverted."""
-    untracked = f"{_GIT} ls-files -z --others --exclude-standard"
-    before = await run_before(f"({_script_for_changed_files('HEAD')}; {_NEXT} {untracked}) 2>/dev/null; true")
-    commit, *dirty = before.split("\0")
-    changed = dirty[: dirty.index("")] if "" in dirty else dirty  # an empty name comes before the untracked files
+    list_untracked = f"{_GIT} ls-files -z --others --exclude-standard"
+    before = await run_before(f"({_script_for_changed_files('HEAD')}; {_NEXT} {list_untracked}) 2>/dev/null; true")
+    commit, *uncommitted = before.split("\0")  # an empty name separates changed files from untracked ones
+    changed = uncommitted[: uncommitted.index("")] if "" in uncommitted else uncommitted
     still_changed = list[str]()
     if commit and changed:
         still_changed = (await run_after(f"{_script_for_changed_files(commit)} 2>/dev/null; true")).split("\0")
-    return frozenset(filter(None, dirty)), frozenset(changed).difference(still_changed)
+    return frozenset(filter(None, uncommitted)), frozenset(changed).difference(still_changed)
 
 
 def _script_for_changed_files(commit: str) -> str:
@@ -186,10 +186,12 @@ async def _read_state(git: str, run_script: RunScript) -> _RepositoryState:
     )
     refs, head, staged, stashes = _split_parts(output)
     # A ref is `REF COMMIT`, a stash is `COMMIT stash@{0} TITLE`.
-    commits_by_ref, titles_by_commit = (
-        {key: rest for key, _, rest in (line.partition(" ") for line in text.splitlines())} for text in (refs, stashes)
-    )
-    return _RepositoryState(commits_by_ref, head.strip(), staged.splitlines(), titles_by_commit)
+    return _RepositoryState(_by_first_word(refs), head.strip(), staged.splitlines(), _by_first_word(stashes))
+
+
+def _by_first_word(lines: str) -> dict[str, str]:
+    """Return the rest of each line, by its first word."""
+    return {word: rest for word, _, rest in (line.partition(" ") for line in lines.splitlines())}
 
 
 def _split_parts(output: str) -> list[str]:
@@ -278,7 +280,7 @@ def mark_lost_tree(groups: Sequence[ChangeGroup], changes: ChangeSet) -> list[Ch
     gone_files = _find_gone_files(changes)
     if len(gone_files) <= 1:  # a single file is not a tree
         return [*groups]
-    count = _count_files_up_to(2 * len(gone_files), changes.root)  # once they are less than half, it ends
+    count = _count_files_up_to(2 * len(gone_files), changes.root)  # with more files, the gone ones are less than half
     enough = count if len(gone_files) <= FEW_FILES else count // 2 + 1
     if len(gone_files) < enough:
         return [*groups]
@@ -325,7 +327,7 @@ def _find_gone_files(changes: ChangeSet) -> set[str]:
 
 
 def _count_files_up_to(limit: int, root: str) -> int:
-    """Count the files below a root, without those that can be installed again; end soon above the limit."""
+    """Count the files below a root, without those that can be installed again; stop soon after the limit."""
     count = 0
     for folder, names, files in os.walk(root):
         names[:] = [name for name in names if name not in _NOT_COUNTED]

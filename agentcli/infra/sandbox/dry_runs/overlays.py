@@ -255,7 +255,7 @@ def _is_cache(path: str, now: state.FileEntry, original: state.FileEntry | None)
     is_folder = any(entry is not None and entry.kind == "folder" for entry in (now, original))
     if path.rpartition("/")[2] == ".benchmarks" and original is None and now.kind == "folder":
         return not state.names_in(now.source)  # pytest-benchmark makes it in each run, and fills it only on request
-    # An older folder must have had the tag before: a command could add one to keep its changes from being shown.
+    # A folder that existed must have had the tag before: a command could add one to hide its changes from the person.
     return state.is_cache(path, is_folder=is_folder) or (is_folder and state.has_cache_tag((original or now).source))
 
 

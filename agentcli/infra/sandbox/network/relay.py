@@ -27,12 +27,13 @@ def relay_command(script: str, proxy_socket: str, ports: Sequence[str] = ()) -> 
 
 def relay_environment(ports: Sequence[str] = ()) -> dict[str, str]:
     """Return the variables that name the proxy; curl, git, pip, npm, cargo, Go and newer Nodes each read some."""
-    names = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
+    targets = [target.rpartition(":") for target in ports]
     # Granted ports that the relay may not open are reached through the proxy instead of directly.
-    closed = [host.strip("[]") for host, _, port in (each.rpartition(":") for each in ports) if int(port) < _FIRST_FREE]
-    direct = ",".join(host for host in ("localhost", LOOPBACK, "::1") if host not in closed)
-    others = dict.fromkeys(("NO_PROXY", "no_proxy"), direct) | {"NODE_USE_ENV_PROXY": "1"}
-    return {spelling: f"http://{LOOPBACK}:{PORT}" for name in names for spelling in (name, name.lower())} | others
+    through_proxy = [host.strip("[]") for host, _, port in targets if int(port) < _FIRST_FREE]
+    direct = ",".join(host for host in ("localhost", LOOPBACK, "::1") if host not in through_proxy)
+    proxy = f"http://{LOOPBACK}:{PORT}"
+    variables = {"HTTP_PROXY": proxy, "HTTPS_PROXY": proxy, "ALL_PROXY": proxy, "NO_PROXY": direct}
+    return variables | {name.lower(): value for name, value in variables.items()} | {"NODE_USE_ENV_PROXY": "1"}
 
 
 def main() -> None:

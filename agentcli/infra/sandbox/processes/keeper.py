@@ -195,8 +195,7 @@ class Supervisor:
     def _start_command(self, descriptors: list[int]) -> int:
         """Read a request and start its command; return the id of the process. Raises `OSError`."""
         size = int.from_bytes(self._control.recv(8, socket.MSG_WAITALL), "big")
-        request = self._control.recv(size, socket.MSG_WAITALL)
-        options = marshal.loads(request)  # noqa: S302  # written by agentcli itself
+        options = marshal.loads(self._control.recv(size, socket.MSG_WAITALL))  # noqa: S302  # written by agentcli itself
         argv, environment, cwd, numbers, launcher_words, terminal, limit_s, self._max_processes = options
         output, *passed = descriptors
         # The command expects the passed descriptors at these `numbers`. They are first moved above the numbers and the
@@ -294,7 +293,6 @@ class Supervisor:
         return True
 
     def _write_to_file(self, data: bytes) -> None:
-        """Write a job's output to its file, which is closed at its limit."""
         try:
             free = MAX_OUTPUT_BYTES - os.fstat(self._file).st_size
             while data and free > 0:

@@ -202,8 +202,8 @@ class Keeper:
     def _open_supervisor(self, note: int | None) -> socket.socket:
         """Return the socket of an idle or a new supervisor; its keeper gets the cleanup note. Raises `OSError`."""
         is_running = self._process is not None and self._process.poll() is None
-        # Only with the socket of a new supervisor does the keeper get a new note.
-        while self._idle and is_running and note in (None, self._cleanup_note):
+        keeper_has_note = note in (None, self._cleanup_note)  # it gets a new note with a new supervisor's socket
+        while self._idle and is_running and keeper_has_note:
             control = self._idle.pop()
             try:
                 control.recv(1)

@@ -19,7 +19,8 @@ def terminate_below(root: int) -> None:
     """
     found = _freeze_below(root)
     for process in found:
-        depth, children = _namespace_depth(process.pid), (each.pid for each in found if each.parent == process.pid)
+        depth = _namespace_depth(process.pid)
+        children = [each.pid for each in found if each.parent == process.pid]
         if not depth or all(_namespace_depth(child) <= depth for child in children):
             _send(process, signal.SIGTERM)
     for process in found:

@@ -133,7 +133,8 @@ class Run:
                 found = await asyncio.to_thread(detector.find, quiet_s, end)
                 pause_s = _LOOK_EVERY_S if quiet_s < _LATER_AFTER_S else _LOOK_LATER_EVERY_S
             if found is not None:
-                is_new, self._stall = found != self._stall, found
+                is_new = found != self._stall
+                self._stall = found
                 if self._file is None and found.kind == "listens":  # a server
                     return
                 if self._file is None and is_new:
@@ -155,7 +156,6 @@ class Run:
             return time.time() - self._detached_at, ""
 
     async def _is_gone_after_grace(self) -> bool:
-        """Return True if a command that has ended leaves no process running after a short grace."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(GRACE_AFTER_EXIT_S):  # `wait_for` may lose a cancellation
                 await self.process.wait_until_gone()

@@ -140,8 +140,9 @@ class Shell:
         os.close(report_low)
         output, output_write = os.pipe()
         prologue = (_BEGUN if is_job else _REPORT).format(fd=report_write)  # the script before the command
-        arguments, passed = _script_arguments(self._argv[0], prologue, command.text), [report_write]
-        if reads_from is not None:
+        if reads_from is None:
+            arguments, passed = _script_arguments(self._argv[0], prologue, command.text), [report_write]
+        else:  # a spare shell, which reads its command from this descriptor
             arguments, passed = [_READ.format(fd=reads_from) + prologue + _RUN_READ], [report_write, reads_from]
         launch = launch._replace(argv=[*launch.argv, *arguments], pass_fds=(*passed, *launch.pass_fds))
         try:

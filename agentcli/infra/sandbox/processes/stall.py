@@ -106,7 +106,6 @@ def _possible_stalls(pids: Sequence[int], quiet_s: float, last_output: str) -> I
 
 
 def _reads_terminal(call: str, descriptor: int, targets: Mapping[int, str]) -> bool:
-    """Return True if a call waits for a terminal."""
     if call == "poll":  # its descriptors are unknown: most likely standard input, unless the process has sockets
         has_sockets = any(target.startswith("socket:") for target in targets.values())
         return bool(_TERMINAL.match(targets.get(0, ""))) and not has_sockets

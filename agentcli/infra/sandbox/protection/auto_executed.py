@@ -18,7 +18,7 @@ from functools import cache, partial
 from itertools import islice
 from pathlib import Path
 
-from agentcli.infra.changes.state import walk
+from agentcli.infra.changes.state import parents_of, walk
 from agentcli.infra.sandbox.git_config import Setting, read_configuration, read_small_file, run_git
 from agentcli.infra.sandbox.mount_points import is_mount_point
 from agentcli.infra.sandbox.protection.planning import looks_like_git_dir, modules_in
@@ -61,11 +61,11 @@ _READ_ONLY_ENVIRONMENT = {"GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1"
 
 @cache
 def _watched_names() -> dict[str, int]:
-    """Return the watched names, each with what is compared of it; `HEAD` is that of a bare repository."""
+    """Return the watched names, each with how much of it is compared; `HEAD` shows a bare repository."""
     names, reviewed = auto_executed().names, auto_executed().reviewed
     watches = dict.fromkeys((*names, "HEAD"), _APPEARANCE)
     # In a folder with auto-executed files, such as `.idea`, only these files are watched: programs write the others.
-    outer_folders = {name[:end] for name in names for end, letter in enumerate(name) if letter == "/"}
+    outer_folders = {folder for name in names for folder in parents_of(name)}
     watches.update((name, _ITSELF if name in outer_folders else _CONTENTS) for name in reviewed)
     watches.update((name, _ITSELF) for name in names if "*" in name)
     return watches
@@ -89,7 +89,7 @@ def watched_states(roots: Iterable[Path]) -> dict[Path, State]:
     for root in roots:
         for name in present_names(root, tuple(_watched_names())):
             if os.path.lexists(path := root / name) and not is_mount_point(str(path)):
-                # A name that is not there matches one like `*.x`.
+                # A name that is not in the table matches a pattern in it, such as `*.x`.
                 states[path] = _stamps(path, _watched_names().get(name, _ITSELF))
     return states
 
@@ -147,7 +147,7 @@ def find_program_setting(folder: Path, *, git: str, environment: Mapping[str, st
     seen: set[str] = set()
     try:
         while waiting:
-            _, path = location = waiting.pop()
+            location = waiting.pop()
             folders = ask(location, "rev-parse --absolute-git-dir --git-common-dir")
             if folders is None or folders in seen:  # None: git finds no repository there, and would run nothing
                 continue
@@ -155,7 +155,7 @@ def find_program_setting(folder: Path, *, git: str, environment: Mapping[str, st
             if len(seen) > _MAX_REPOSITORIES:
                 return "one of more repositories than are looked at"
             git_folder, _, common = folders.removesuffix("\n").partition("\n")
-            common = os.path.realpath(Path(path, common))  # git prints it relative to where it was started
+            common = os.path.realpath(Path(location[1], common))  # git prints it relative to where it was started
             top = (ask(location, "rev-parse --show-toplevel") or git_folder).removesuffix("\n")
             if program := _find_program(ask(location, "config --list --null --show-scope"), common, top):
                 return program

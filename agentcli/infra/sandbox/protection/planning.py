@@ -52,9 +52,9 @@ def _make_plan(bounds: Bounds, cwd: str, planner: "RepositoryPlanner", max_commi
     """Plan for the roots, the repositories below them, and the granted folders."""
     plan, scan = Protection(), bounds.resources.scan
 
-    def plan_below_root(make_plan: Callable[..., Protection], folder: str, number: int) -> Protection:
+    def plan_below_root(plan_one: Callable[..., Protection], folder: str, number: int) -> Protection:
         may_commit = number < max_committable or is_inside(cwd, folder)
-        found = make_plan(folder, may_commit=may_commit)
+        found = plan_one(folder, may_commit=may_commit)
         return found if may_commit else _limit_mounts(found, folder, number)
 
     for root in map(str, bounds.roots):
@@ -84,7 +84,8 @@ def _make_plan(bounds: Bounds, cwd: str, planner: "RepositoryPlanner", max_commi
 
 def _limit_mounts(found: Protection, folder: str, number: int) -> Protection:
     """Return a repository's plan; after many other repositories only its first mount, which is on its folder."""
-    if number < _MAX_TO_FOLLOW or not (found.writable or found.read_only[1:] or found.missing_folders):
+    has_one_mount = not (found.writable or found.read_only[1:] or found.missing_folders)
+    if number < _MAX_TO_FOLLOW or has_one_mount:
         return found
     problem = f"{folder} takes hooks or settings from elsewhere, which commands can write: there are too many like it."
     return Protection(read_only=found.read_only[:1], problems=[problem])
@@ -223,15 +224,14 @@ class RepositoryPlanner:
         """Add the folders of hooks and the files of configuration that are `named`, if commands can write them."""
         start = worktree or named.worktree or folder  # where git runs hooks: `folder` if the repository is bare
         paths = [str(Path(start, hooks)) for hooks in named.hooks] + named.included
-        is_file_by_path = {  # True for a file of configuration, False for a folder of hooks
+        placeholders: dict[str, bytes | None] = {}  # by path; None for a folder of hooks
+        for path in paths:
+            placeholder = NO_CONFIGURATION if path in named.included else None
             # Both the path as written, which a command could lead elsewhere, and the path to which it leads now.
-            each: path in named.included
-            for path in paths
-            for each in (os.path.normpath(path), os.path.realpath(path))
-        }
-        for path, is_file in is_file_by_path.items():
+            placeholders |= dict.fromkeys((os.path.normpath(path), os.path.realpath(path)), placeholder)
+        for path, placeholder in placeholders.items():
             enclosing = [base for base in (worktree, folder) if base and is_inside(path, base)]
-            self._protect_path(path, enclosing, NO_CONFIGURATION if is_file else None, plan)
+            self._protect_path(path, enclosing, placeholder, plan)
 
     def _protect_path(self, path: str, enclosing: list[str], placeholder: bytes | None, plan: Protection) -> None:
         """Protect a path and its parents up to the innermost `enclosing` folder, or else the innermost writable one."""

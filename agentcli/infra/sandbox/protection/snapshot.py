@@ -93,8 +93,7 @@ class ProtectedSnapshot:
     def accepting(self, plan: Callable[[], Protection]) -> Iterator[None]:
         """Accept all changes while the context is open, for a command that the person allowed outside the sandbox."""
         # Earlier changes of confined commands are still reverted; if that fails, it is tried again later.
-        failed = self._revert(Reverts())
-        self._forget_all_but(failed)
+        self._forget_all_but(self._revert(Reverts()))
         self._remove_saved()  # so that after a kill no change is reverted that the person may have allowed
         try:
             yield
@@ -107,7 +106,8 @@ class ProtectedSnapshot:
         """Revert by the snapshot of a killed session in `file`, which then holds the rest to retry, and the report."""
         try:
             saved = json.loads(file.read_text())
-            (self._aside, *self._roots), self._running = saved["asides"], [saved["granted"]]
+            self._aside, *self._roots = saved["asides"]
+            self._running = [saved["granted"]]
             self._recorded = {path: state and KeptState(*state) for path, state in saved["before"].items()}
             held = {  # with -1 as the descriptor, because they are not open in this process
                 path: HeldFolder(-1, tuple(identity), tuple(parent), mode)
