@@ -75,8 +75,13 @@ class Builder:
         self.skills = Skills(plugins=self.plugins, added=options.added.skill_folders)
         self.hooks = Hooks(self.plugins, self.programs)
         self.agents = Agents(plugins=self.plugins, added=options.added.agents)
-        skills, agents = self.skills.listing, self.agents.listing
-        self.prefixes = PrefixBuilder(config=config, options=options, skills=skills, agents=agents, on_notice=on_notice)
+        self.prefixes = PrefixBuilder(
+            config=config,
+            options=options,
+            skills=self.skills.listing,
+            agents=self.agents.listing,
+            on_notice=on_notice,
+        )
         self._can_ask, self._is_interactive = can_ask or is_interactive, is_interactive
         self._resumes_answers, self._owns_store, self._on_notice = resumes_answers, owns_store, on_notice
         self._telemetry = setup.SessionTelemetry(
@@ -92,7 +97,6 @@ class Builder:
 
     async def build_session(self, choice: setup.SessionChoice = setup.SessionChoice(), *, model: str = "") -> Session:
         """Return a session; its `model` is by default the stored one or that of the settings. Raises `UserError`."""
-        settings = self.config.settings
         registry = self.offered_tools()
         log, entries = await setup.open_log(choice, self.store, self._large_results, self.config.cwd)
         rules = self.rules()
@@ -100,7 +104,7 @@ class Builder:
         client_files = self._options.client_files(log.session_id) if self._options.client_files else None
         workspace = self._workspaces.make(log.session_id, rules, client_files=client_files)
         budgets = setup.session_budgets(self.config)
-        mode = parse_mode(settings.permissions.mode)
+        mode = parse_mode(self.config.settings.permissions.mode)
         state = restore_state(AgentState(model=ModelChoice(name=""), mode=mode, rules=rules, budgets=budgets), entries)
         state.model.name = model or self.model_of(state.conversation) or await self.models.default()
         if not self._can_ask:
@@ -118,8 +122,7 @@ class Builder:
         if client_files and checkpoints:  # then unsaved changes in the editor are saved before a call edits the file
             checkpoints = client_files.checkpoints(checkpoints)
         calls.recording.checkpoints = checkpoints
-        runtime = self._runtime(calls, log, watch, usual_steps(nested=nested))
-        session = Session(state, runtime, can_ask=self._can_ask)
+        session = Session(state, self._runtime(calls, log, watch, usual_steps(nested=nested)), can_ask=self._can_ask)
         session.private_folder = self.config.paths.state / "jobs"
         watch.paid = session.record_cost  # for summaries; set here, because the session is made after the watch
         self._telemetry.follow(session)
@@ -284,16 +287,16 @@ class Builder:
         return watch
 
     def session_calls(self, registry: ToolRegistry, workspace: Workspace) -> SessionCalls:
-        tools = self.config.settings.tools
+        settings = self.config.settings
         services = CallServices(
             workspace=workspace,
             locks=self._options.parts.locks or FileLocks(self.config.paths.state / "file_locks"),
             grants=self._grants,
             mask=Mask(partial(workspaces.make_masker, self.config)),
             hooks=self._options.parts.call_hooks,
-            levels=Levels(tools.output_level, tools.output_levels),
-            max_parallel=tools.max_parallel,
-            dry_runs=self.config.settings.permissions.tries,
+            levels=Levels(settings.tools.output_level, settings.tools.output_levels),
+            max_parallel=settings.tools.max_parallel,
+            dry_runs=settings.permissions.tries,
         )
         return SessionCalls(services=services, tools=registry)
 

@@ -1,6 +1,6 @@
 """Converts entries to and from their stored form: rows of a log, packed conversations, and rows of older versions."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -8,8 +8,6 @@ import msgspec
 
 from agentcli.conversation.entries import SCHEMA_VERSION, Body, Entry, Unreadable
 from agentcli.errors import StorageError
-
-Upgrade = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 def _upgrade_1_to_2(body: dict[str, Any]) -> dict[str, Any]:
@@ -36,7 +34,7 @@ def _upgrade_2_to_3(body: dict[str, Any]) -> dict[str, Any]:
             return body
 
 
-UPGRADES: dict[int, Upgrade] = {1: _upgrade_1_to_2, 2: _upgrade_2_to_3}  # by the version from which they start
+UPGRADES = {1: _upgrade_1_to_2, 2: _upgrade_2_to_3}  # by the version from which they start
 
 
 def readable_from(version: int) -> bool:
@@ -55,9 +53,6 @@ def upgrade(body: dict[str, Any], version: int) -> dict[str, Any]:
     return body
 
 
-_encode = msgspec.json.Encoder().encode
-
-
 @cache
 def _body_decoder() -> msgspec.json.Decoder[Body]:
     return msgspec.json.Decoder(Body)  # created on first use, because it takes 0.5 ms
@@ -71,7 +66,7 @@ def to_record(entry: Entry) -> dict[str, Any]:
         "time": entry.time,
         "kind": entry.body.__struct_config__.tag,
         "schema_version": entry.schema_version,
-        "body": _encode(entry.body).decode(),
+        "body": msgspec.json.encode(entry.body).decode(),
     }
 
 

@@ -109,8 +109,6 @@ def to_anthropic_message(done: Done, *, model: str, id: str = "") -> dict[str, A
 
 
 UNREAD_TIMEOUT_S = 1.0  # a waiting prompt gives up if nobody has read the open stream for this long
-_STILL_OPEN = "A stream is still open. Read it to its end, or close it (contextlib.aclosing), before the next prompt."
-
 # The agents in whose turns the running task takes part.
 _PROMPTED: ContextVar[frozenset["PromptOrder"]] = ContextVar("_PROMPTED", default=frozenset())
 
@@ -133,7 +131,10 @@ class PromptOrder:
         try:
             while not acquiring.done():
                 if self._handled_since and time.monotonic() - self._handled_since > UNREAD_TIMEOUT_S:
-                    raise UsageError(_STILL_OPEN)
+                    raise UsageError(
+                        "A stream is still open. Read it to its end, or close it (contextlib.aclosing), before the "
+                        "next prompt."
+                    )
                 await asyncio.wait((acquiring,), timeout=UNREAD_TIMEOUT_S / 10)
         except BaseException:
             if not acquiring.cancel():  # too late to cancel: it has the lock

@@ -6,6 +6,7 @@ import ssl
 import sys
 import time
 import zlib
+from abc import ABC, abstractmethod
 from asyncio import StreamReader, StreamWriter
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -149,7 +150,7 @@ class ConnectionPool:
             await self._close(connection)
 
 
-class Response:
+class Response(ABC):
     """The head of a response, and its body as it arrives. `mask` masks keys in a text."""
 
     url: SplitResult
@@ -158,9 +159,9 @@ class Response:
     headers: dict[str, str]
     mask: Mask = str
 
+    @abstractmethod
     def pieces(self) -> AsyncGenerator[bytes, None]:
         """Yield the decompressed body as it arrives. Raises `ProviderError`."""
-        raise NotImplementedError
 
 
 class HttpConnection(Response):
@@ -358,9 +359,8 @@ def _context_for(file: str) -> ssl.SSLContext:
 
 def untrusted_certificate_error(where: str, why: str) -> ConnectionFailed:
     """Return the error for a server whose certificate is not trusted; it is not tried again."""
-    remedy = (
-        "If you trust it, set SSL_CERT_FILE to a PEM file that holds the certificate of its authority, beside the "
-        "others you need."
+    return ConnectionFailed(
+        f"The certificate of {where} is not trusted ({why.rstrip('.')}). If you trust it, set SSL_CERT_FILE to a PEM "
+        "file that holds the certificate of its authority, beside the others you need.",
+        is_retryable=False,
     )
-    message = f"The certificate of {where} is not trusted ({why.rstrip('.')}). {remedy}"
-    return ConnectionFailed(message, is_retryable=False)

@@ -143,8 +143,7 @@ def error_for_status(
     should_retry: bool | None = None,
 ) -> ProviderError:
     """Return the error for a status and its body's `message` and `code`; `otherwise` stands for a missing message."""
-    text = f"{code} {message}"
-    matching = (row for row in _KINDS if status in row[0] and re.search(row[1], text, re.IGNORECASE))
+    matching = (row for row in _KINDS if status in row[0] and re.search(row[1], f"{code} {message}", re.IGNORECASE))
     _, _, kind = next(matching)  # the last row matches everything
     error = kind(message or otherwise, status=status, retry_after=retry_after, code=code, is_retryable=should_retry)
     if isinstance(error, ContextOverflow):

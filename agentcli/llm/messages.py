@@ -299,14 +299,13 @@ def log_once(text: str) -> None:
 
 # JSON with the faults that servers send: lone surrogates, and endless nesting
 
-_decode = msgspec.json.Decoder().decode
 _SURROGATE = lazy_pattern("[\ud800-\udfff]")
 
 
 def decode_json(data: bytes | str) -> Any:
     """Return one JSON value with U+FFFD for each lone surrogate. Raises `ValueError`, also for NaN and Infinity."""
     try:
-        return _decode(data)
+        return msgspec.json.decode(data)
     except RecursionError as error:
         raise ValueError("JSON nested too deeply") from error
     except msgspec.DecodeError as error:

@@ -182,8 +182,7 @@ def preset_rows() -> dict[str, dict[str, Any]]:
 
     The differences are from the vendors' API references, read in 2026-11. JSON is read in a tenth of TOML's time.
     """
-    content = Path(__file__).with_name("presets.json").read_bytes()
-    return msgspec.json.decode(content, type=dict[str, dict[str, Any]])
+    return msgspec.json.decode(Path(__file__).with_name("presets.json").read_bytes(), type=dict[str, dict[str, Any]])
 
 
 def provider_names() -> tuple[str, ...]:
@@ -289,7 +288,7 @@ def estimate(request: Request, model: ModelInfo) -> TokenCount:
 
 
 def max_estimate(request: Request, model: ModelInfo) -> int:
-    """Return the most tokens that a request can have, for a first one, of which the provider has counted no part."""
+    """Return the most tokens that a request can have, as long as the provider has counted no part of it."""
     size = request_size(request, model)
     # A tokenizer may split a text into more tokens than usual ones do, but never into more than its bytes.
     ascii_text = size.ascii * min(1.0, MAX_TOKENS_PER_BYTE * max(1.0, model.token_factor))
@@ -310,7 +309,7 @@ def request_size(request: Request, model: ModelInfo) -> Size:
 
 
 def sent_back(content: tuple[Block, ...], model: ModelInfo) -> tuple[Block, ...]:
-    """Return the blocks of a message that later requests send; some models get no unsigned thinking back."""
+    """Return the blocks of a message that later requests send: some models get no unsigned thinking back."""
     has_calls = any(isinstance(block, ToolUse) for block in content)
     if model.sends_back == "all" or (model.sends_back == "calls" and has_calls):
         return content

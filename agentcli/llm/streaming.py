@@ -47,7 +47,6 @@ class EventReader(Protocol):
 async def stream_reply(
     carrier: Carrier,
     path: str,
-    request: Request,
     *,
     build: Callable[[], dict[str, Any]],
     reader: EventReader,
@@ -163,7 +162,6 @@ def stream_openai(
     return stream_reply(
         carrier,
         path,
-        request,
         build=lambda: to_body(request, info, quirks, info.provider),
         reader=reader,
         window=info.window if info.is_known else 0,  # an unknown model's window is only assumed

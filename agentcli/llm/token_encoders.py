@@ -183,8 +183,8 @@ class Encoders:
             raise ConfigError(f"could not be read ({why}).", file=str(file), key="tokens.encoders") from error
         is_nested = isinstance(rows, dict) and [*rows] == ["encoders"]
         rows, key = (rows["encoders"], "encoders") if is_nested else (rows, "")
-        if error_found := find_error(rows, dict[str, FileRow], key):
-            wrong_key, message = error_found
+        if problem := find_error(rows, dict[str, FileRow], key):
+            wrong_key, message = problem
             raise ConfigError(message, file=str(file), key=wrong_key or "tokens.encoders")
         for models, fields in rows.items():
             margin = fields.get("safety_margin", 1.0)

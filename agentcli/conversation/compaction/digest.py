@@ -11,14 +11,7 @@ from typing import Literal
 from msgspec import Struct
 
 from agentcli.conversation.conversation import Conversation
-from agentcli.conversation.entries import (
-    ADDED_FOLDER,
-    Assistant,
-    Body,
-    Result,
-    User,
-    without_reminder_tags,
-)
+from agentcli.conversation.entries import ADDED_FOLDER, Assistant, Body, Result, User, without_reminder_tags
 from agentcli.conversation.history import Step, TurnSteps, calls_in, skill_of, text_of
 from agentcli.conversation.mentions import typed_blocks
 from agentcli.llm.messages import Text

@@ -48,7 +48,7 @@ class MessagesProvider(BaseProvider):
 
     def stream(self, request: Request) -> AsyncGenerator[StreamEvent, None]:
         reader = AnthropicReader(self.model, ids=CallIds(request.call_ids))
-        return stream_reply(self._carrier, MESSAGES, request, build=lambda: to_body(request, self.info), reader=reader)
+        return stream_reply(self._carrier, MESSAGES, build=lambda: to_body(request, self.info), reader=reader)
 
     async def count_tokens(self, request: Request) -> TokenCount:
         body = to_body(request, self.info)
@@ -89,8 +89,9 @@ class AnthropicProvider(MessagesProvider):
             key, header = (api_key, "x-api-key") if api_key else (auth_token, "authorization")
             self._carrier = HttpClient(address, sent, key=key, key_header=header, read_timeout=read_timeout)
         if not (api_key or auth_token):
-            problem = "No Anthropic key: set ANTHROPIC_API_KEY, or keep one with agentcli login anthropic."
-            self._carrier.missing_key_problem = problem
+            self._carrier.missing_key_problem = (
+                "No Anthropic key: set ANTHROPIC_API_KEY, or keep one with agentcli login anthropic."
+            )
 
     async def _check(self) -> Health | None:
         """Read the model's limits, which needs a valid key."""

@@ -44,7 +44,6 @@ class OllamaProvider(BaseProvider):
         stream = stream_reply(
             self._carrier,
             "/api/chat",
-            request,
             build=lambda: to_body(request, self.info),
             reader=OllamaReader(request, self.info, ids=CallIds(request.call_ids)),
             parser=LineParser(),

@@ -58,9 +58,9 @@ class OpenAICompatProvider(BaseProvider):
             read_timeout=read_timeout,
         )
         if preset.needs_key and not api_key:
-            stored = f"{preset.key_env}, or keep one with agentcli login {self.name}"
-            where = stored if preset.key_env else f"providers.{self.name}.api_key_env"
-            self._carrier.missing_key_problem = f"No key for {self.name}: set {where}."
+            variable_or_login = f"{preset.key_env}, or keep one with agentcli login {self.name}"
+            remedy = variable_or_login if preset.key_env else f"providers.{self.name}.api_key_env"
+            self._carrier.missing_key_problem = f"No key for {self.name}: set {remedy}."
 
     @property
     def media_rules(self) -> MediaRules:

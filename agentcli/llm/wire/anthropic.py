@@ -71,10 +71,10 @@ def _thinking_and_output(request: llm.Request, model: ModelInfo, messages: list[
 
 def _continues_without_thinking(messages: list[dict[str, Any]]) -> bool:
     """Return True if the newest calls come from a reply without thinking: the API then rejects thinking."""
-    turns = [list(group) for _, group in groupby(messages, key=lambda message: message["role"])]
-    if len(turns) < 2 or not any(block["type"] == "tool_result" for m in turns[-1] for block in m["content"]):
+    by_role = [list(group) for _, group in groupby(messages, key=lambda message: message["role"])]
+    if len(by_role) < 2 or not any(block["type"] == "tool_result" for m in by_role[-1] for block in m["content"]):
         return False
-    first_block_of_reply = turns[-2][0]["content"][0]  # turns alternate, so the one before the results is the reply
+    first_block_of_reply = by_role[-2][0]["content"][0]  # roles alternate, so the reply comes before the results
     return first_block_of_reply["type"] not in _THINKING
 
 

@@ -251,7 +251,7 @@ class ChatReader:
         if progress := chunk.get("prompt_progress"):  # llama.cpp
             processed, total = (reply_parts.count_in(progress.get(name)) for name in ("processed", "total"))
             out.append(UsageUpdate(ours.Usage(processed), total))
-        places = (chunk, (chunk.get("choices") or [{}])[0], chunk.get("x_groq") or {})  # Moonshot, Groq
+        places = (chunk, (chunk.get("choices") or [{}])[0], chunk.get("x_groq") or {})  # most servers, Moonshot, Groq
         usage = next((place["usage"] for place in places if place.get("usage")), None)
         if isinstance(usage, dict):
             self._usage = usage_from_wire(usage, chunk.get("timings") or {})
@@ -262,11 +262,11 @@ class ChatReader:
         self._prose.close(out)
         is_complete = self.has_all_content or (self._has_begun and self.has_ended)
         if not is_complete and not (self._quirks.silent_end and self._looks_complete()):
-            remedy = f" If this server ends every reply so, set providers.{self._provider}.quirks.silent_end = true."
-            raise ConnectionFailed(
+            problem = (
                 "The server closed the stream before the reply was complete (neither finish_reason nor [DONE] came)."
-                f"{remedy if self._looks_complete() else ''}"
             )
+            remedy = f" If this server ends every reply so, set providers.{self._provider}.quirks.silent_end = true."
+            raise ConnectionFailed(problem + remedy if self._looks_complete() else problem)
         if not was_cut:
             self._prose.use_reasoning_as_text(out)
         uses, lost = self._calls.end(out, was_cut=was_cut, has_finish_reason=self.has_all_content)

@@ -116,7 +116,7 @@ class Prose:
     def __init__(self, *, begins_inside: bool = False) -> None:
         self.text, self.thinking = list[str](), list[str]()
         self._held = ""  # the end of the text so far, if it may be the beginning of a tag
-        self._state: Literal["start", "thinking", "text"] = "start"  # "start" until more than white space has come
+        self._part: Literal["start", "thinking", "text"] = "start"  # that is arriving; "start": only white space so far
         self._has_no_opening_tag = begins_inside  # True in reasoning that began without a tag, until a tag closes it
         self._skips_newlines = False  # True after a tag, until other text comes
         self._expects_tag = True  # False after the first tag that does not begin the reply: no later one is read
@@ -124,41 +124,41 @@ class Prose:
 
     def add_thinking(self, thought: str, out: list[StreamEvent]) -> None:
         """Add reasoning that the server sends separately. A tag in the text is then part of the answer."""
-        if self._state == "start" or self._has_no_opening_tag:
-            self._state, self._has_no_opening_tag = "text", False
+        if self._part == "start" or self._has_no_opening_tag:
+            self._part, self._has_no_opening_tag = "text", False
         self.thinking.append(thought)
         out.append(ThinkingDelta(thought))
 
     def add(self, text: str, out: list[StreamEvent]) -> None:
         """Add text that may contain tags, and append the events of the part whose kind is certain."""
-        is_plain = self._state == "text" and not self._held and not self._skips_newlines
+        is_plain = self._part == "text" and not self._held and not self._skips_newlines
         if is_plain and (not self._expects_tag or "<" not in text):
             self._emit(text, out)
             return
         self._held += text
-        first = len(out)  # the position of this text's first event
+        first_event = len(out)  # the position in `out` of the first event of this text
         while self._held:
             if self._skips_newlines:
                 self._held = self._held.lstrip("\n")
                 self._skips_newlines = not self._held
-            elif self._state == "start":
+            elif self._part == "start":
                 begun = self._held.lstrip()
                 if OPEN.startswith(begun) and begun != OPEN:
                     break  # the rest of the tag may still come
-                self._state = "thinking" if begun.startswith(OPEN) or self._has_no_opening_tag else "text"
+                self._part = "thinking" if begun.startswith(OPEN) or self._has_no_opening_tag else "text"
                 if begun.startswith(OPEN):
                     self._held, self._skips_newlines, self._has_no_opening_tag = begun.removeprefix(OPEN), True, False
-            elif not self._read_to_tag(out, first):
+            elif not self._read_to_tag(out, first_event):
                 break
 
-    def _read_to_tag(self, out: list[StreamEvent], first: int) -> bool:
-        """Emit held text up to the next tag; False if more must arrive. The newest text's events begin at `first`."""
-        is_thinking = self._state == "thinking"
+    def _read_to_tag(self, out: list[StreamEvent], first_event: int) -> bool:
+        """Emit held text up to the next tag; False if more must come. The new text's events begin at `first_event`."""
         if not self._expects_tag:
             self._emit_held(len(self._held), out)
             return True
-        tag = _ANY_TAG.search(self._held) if not is_thinking else re.search(CLOSE, self._held)
-        if tag is None:
+        is_thinking = self._part == "thinking"
+        tag = re.search(CLOSE, self._held) if is_thinking else _ANY_TAG.search(self._held)
+        if tag is None:  # the beginning of one may be at the end
             self._emit_held(len(self._held) - max(_overlap(self._held, OPEN), _overlap(self._held, CLOSE)), out)
             return False
         self._emit_held(tag.start(), out)
@@ -167,11 +167,12 @@ class Prose:
         # Any other tag is text: it stays held, and the next call emits it.
         if is_thinking or (tag[0] == CLOSE and not is_mentioned):
             self._held, self._skips_newlines = self._held.removeprefix(CLOSE), True
-            self._state, self._has_no_opening_tag = "text", False
+            self._part, self._has_no_opening_tag = "text", False
             if not is_thinking:  # the text before the tag was reasoning
                 self.thinking += self.text
                 self.text.clear()
-                out[first:] = [ThinkingDelta(event.text) for event in out[first:] if isinstance(event, TextDelta)]
+                # Events of earlier chunks have been sent; those of this one are corrected.
+                out[first_event:] = [ThinkingDelta(e.text) for e in out[first_event:] if isinstance(e, TextDelta)]
         return True
 
     def _emit_held(self, size: int, out: list[StreamEvent]) -> None:
@@ -180,7 +181,7 @@ class Prose:
             self._emit(piece, out)
 
     def _emit(self, piece: str, out: list[StreamEvent]) -> None:
-        is_thinking = self._state == "thinking"
+        is_thinking = self._part == "thinking"
         (self.thinking if is_thinking else self.text).append(piece)
         out.append(ThinkingDelta(piece) if is_thinking else TextDelta(piece))
         self._last = piece[-1:]
