@@ -51,16 +51,16 @@ def add_skill_commands(commands: CommandSet, catalog: Catalog) -> None:
     for skill in (*catalog, *catalog.shadowed):
         name = f"{skill.source}:{skill.name}" if skill.name in commands.names else skill.name
         if skill.for_person and name not in commands.names:
-            help, run = brief(skill.description, _MAX_HELP_CHARS), partial(_use, name)
+            help, run = brief(skill.description, _MAX_HELP_CHARS), partial(_use_skill, name)
             commands.add(SlashCommand(name, help, run, skill.argument_hint or "[TEXT]", group=SKILLS))
 
 
-async def _use(name: str, host: CommandHost, argument: str) -> Outcome:
-    await _activate(host, name, argument)
+async def _use_skill(name: str, host: CommandHost, argument: str) -> Outcome:
+    await _activate_skill(host, name, argument)
     return AsPrompt(argument or f"Follow the skill {name}.")
 
 
-async def _activate(host: CommandHost, name: str, argument: str = "") -> None:
+async def _activate_skill(host: CommandHost, name: str, argument: str = "") -> None:
     """Activate a skill. If the person has activated it before, it starts again with the new argument in its text."""
     skills = skills_of(host.session.runtime.calls)
     skill = skills.registry.get(name)
@@ -73,9 +73,9 @@ async def _skills(host: CommandHost, argument: str) -> Outcome:
     skills = skills_of(host.session.runtime.calls)
     word, _, name = argument.partition(" ")
     if word == "off":
-        return _end(skills, name.strip())
+        return _turn_off(skills, name.strip())
     if argument:
-        return await _switch_on(host, argument)
+        return await _turn_on(host, argument)
     catalog = skills.registry.catalog
     activated_by = {active.skill.name: active.by for active in skills.registry.active}
     rows = []
@@ -91,15 +91,15 @@ async def _skills(host: CommandHost, argument: str) -> Outcome:
         lines = [f"  /{name:<{width}}  {detail}" for name, detail in rows]
         return "\n".join([*lines, *problems, "To use one: /NAME. To turn it off: /skills off NAME"])
     name = rows[chosen][0]
-    return _end(skills, name) if skills.registry.is_active(name) else await _switch_on(host, name)
+    return _turn_off(skills, name) if skills.registry.is_active(name) else await _turn_on(host, name)
 
 
-async def _switch_on(host: CommandHost, name: str) -> str:
-    await _activate(host, name)
+async def _turn_on(host: CommandHost, name: str) -> str:
+    await _activate_skill(host, name)
     return f"The skill {name} is on. To turn it off: /skills off {name}"
 
 
-def _end(skills: SessionSkills, name: str) -> str:
+def _turn_off(skills: SessionSkills, name: str) -> str:
     """End a skill that the person activated, or all of them without a name."""
     names = [name] if name else [active.skill.name for active in skills.registry.active if active.by == "person"]
     if not names:

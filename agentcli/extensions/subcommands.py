@@ -164,8 +164,7 @@ def _unused_notes(keys: dict[str, Any], kind: Kind) -> list[str]:
 def _unused_in_others(config: Config) -> Iterator[tuple[str, list[str]]]:
     """Yield the files of subagents and commands that have unused keys or cannot be read, each with notes on it."""
     plugins = Plugins(config=config, on_notice=warn)
-    agents = [folder for folder, _ in Agents(plugins=plugins, added={}).folders]
-    folders: list[tuple[Path, Kind]] = [(folder, "agent") for folder in agents]
+    folders: list[tuple[Path, Kind]] = [(folder, "agent") for folder, _ in Agents(plugins=plugins, added={}).folders]
     folders += [(folder, "command") for folder in config.command_folders]
     files = [(file, kind) for folder, kind in folders for file in markdown_files(folder)]
     for plugin in plugins.active:

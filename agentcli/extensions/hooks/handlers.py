@@ -46,8 +46,7 @@ class ConfiguredHooks(hook_runs.RunningHooks, kw_only=True):
     _asking: asyncio.Lock = msgspec.field(default_factory=asyncio.Lock)  # held while the person is asked about files
 
     async def run(self, spec: HookSpec, input: bytes) -> EventAnswer:
-        kind = spec.handler["type"]
-        if kind == "command":
+        if spec.handler["type"] == "command":
             return await self._run_command(spec, input)
         try:
             async with asyncio.timeout(spec.timeout_s):
@@ -56,9 +55,8 @@ class ConfiguredHooks(hook_runs.RunningHooks, kw_only=True):
             return hook_runs.failure_answer(spec, f"it timed out after {spec.timeout_s:g} s")
         except AgentcliError as error:
             return hook_runs.failure_answer(spec, str(error).rstrip("."))
-        return (
-            answer_in_judgement(spec, text) if kind in ("prompt", "agent") else hook_runs.answer_in_output(spec, text)
-        )
+        is_judgement = spec.handler["type"] in ("prompt", "agent")
+        return answer_in_judgement(spec, text) if is_judgement else hook_runs.answer_in_output(spec, text)
 
     async def _answer_text(self, spec: HookSpec, input: bytes) -> str:
         """Return the answer of an address, a tool or a model as text. Raises `AgentcliError`."""

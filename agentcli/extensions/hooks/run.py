@@ -198,7 +198,7 @@ class RunningHooks(msgspec.Struct, kw_only=True):
         Hooks get the `fields`, and the arguments of a `call` under our names and those of other agents. Matchers are
         compared with the tool's name; for an event that is not about a call, with the `subject`.
         """
-        hook_input: dict[str, Any] = {}  # the call's arguments
+        hook_input: dict[str, Any] = {}  # the call's arguments under both names
         if call is not None:
             subject, hook_input = call.name, self.input_for_hooks(call.name, call.input)
             name = CLAUDE_CODE_NAMES.get(call.name, call.name)

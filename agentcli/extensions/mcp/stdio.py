@@ -36,7 +36,7 @@ class ServerProgram(Struct, frozen=True):
 @asynccontextmanager
 async def stdio_transport(launch: ServerProgram, *, on_end: Callable[[str], None]) -> AsyncIterator[TransportStreams]:
     """Yield the streams of a server; `on_end` gets the reason if the server exits by itself. Raises `ToolError`."""
-    process = await _start(launch)
+    process = await _start_server(launch)
     from_server, read_stream = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     write_stream, to_server = anyio.create_memory_object_stream[SessionMessage](0)
     stderr = bytearray()
@@ -49,12 +49,13 @@ async def stdio_transport(launch: ServerProgram, *, on_end: Callable[[str], None
     try:
         yield read_stream, write_stream
     finally:
-        await asyncio.shield(asyncio.create_task(_end(process, tasks)))  # the server ends even if this is cancelled
+        # The server ends even if this task is cancelled.
+        await asyncio.shield(asyncio.create_task(_end_server(process, tasks)))
         for stream in (from_server, read_stream, write_stream, to_server):
             stream.close()
 
 
-async def _start(launch: ServerProgram) -> asyncio.subprocess.Process:
+async def _start_server(launch: ServerProgram) -> asyncio.subprocess.Process:
     program, *arguments = launch.argv
     path = shutil.which(program, path=launch.environment.get("PATH"))
     if path is None:
@@ -77,7 +78,7 @@ async def _start(launch: ServerProgram) -> asyncio.subprocess.Process:
         raise ToolError(f"Could not start {program}: {error}.", kind="dependency_error") from error
 
 
-async def _exited(process: asyncio.subprocess.Process, *, poll_s: float) -> None:
+async def _wait_for_exit(process: asyncio.subprocess.Process, *, poll_s: float) -> None:
     """Wait for the end of the server itself: `Process.wait()` also waits for children that hold its pipes."""
     while process.returncode is None:
         await asyncio.sleep(poll_s)
@@ -117,7 +118,7 @@ async def _read_messages(
     except (anyio.BrokenResourceError, anyio.ClosedResourceError):  # the session was closed
         return
     with suppress(TimeoutError):
-        await asyncio.wait_for(_exited(process, poll_s=0.02), GRACE_S)
+        await asyncio.wait_for(_wait_for_exit(process, poll_s=0.02), GRACE_S)
     code, last_words = process.returncode, stderr.decode(errors="replace").strip()[-500:]
     reason = reason or (f"The server exited with {code}." if code is not None else "The server closed stdout.")
     on_end(f"{reason} Its last output: {last_words}" if last_words else reason)
@@ -133,19 +134,19 @@ async def _collect_stderr(process: asyncio.subprocess.Process, stderr: bytearray
 
 async def _close_pipes_after_exit(process: asyncio.subprocess.Process) -> None:
     """End the reading of a server's output after its exit, because one of its children may hold the pipe open."""
-    await _exited(process, poll_s=1.0)
+    await _wait_for_exit(process, poll_s=1.0)
     await asyncio.sleep(GRACE_S)  # its last output may still be in the pipe
     _close_pipes(process)
 
 
-async def _end(process: asyncio.subprocess.Process, tasks: list[asyncio.Task[None]]) -> None:
+async def _end_server(process: asyncio.subprocess.Process, tasks: list[asyncio.Task[None]]) -> None:
     """End the server as the specification says: close stdin, then SIGTERM, then SIGKILL for its process group."""
     assert process.stdin is not None
     try:
         process.stdin.close()
         for number in (signal.SIGTERM, signal.SIGKILL):
             with suppress(TimeoutError):
-                await asyncio.wait_for(_exited(process, poll_s=0.02), GRACE_S)
+                await asyncio.wait_for(_wait_for_exit(process, poll_s=0.02), GRACE_S)
                 break  # it has exited in time
             _signal(process, number)
     finally:

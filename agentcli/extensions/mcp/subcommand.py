@@ -90,7 +90,7 @@ def add_server(
     entry = {key: value for key, value in keys.items() if value or key == "args"}  # a command always has `args`
     load_sdk()  # raises without the SDK, before anything is written
     change = "replaced" if name in _servers_of(config, scope) else "added"
-    echo(f"{change.capitalize()} {name}. {_write(config, scope, name, entry)}")
+    echo(f"{change.capitalize()} {name}. {_write_entry(config, scope, name, entry)}")
 
 
 @app.command("remove")
@@ -103,7 +103,7 @@ def remove_server(
     if not scopes:
         raise UsageError(f"There is no MCP server {name!r} in your settings, this project or this folder.")
     for each in scopes:
-        echo(_write(config, each, name, None))
+        echo(_write_entry(config, each, name, None))
 
 
 @app.command("approve")
@@ -204,7 +204,7 @@ def _servers_of(config: Config, scope: str) -> Mapping[str, Any]:
     return servers_in(file) if scope == "project" else read_layer(file).values.get("mcp_servers", {})
 
 
-def _write(config: Config, scope: str, name: str, entry: dict[str, Any] | None) -> str:
+def _write_entry(config: Config, scope: str, name: str, entry: dict[str, Any] | None) -> str:
     """Write a server to the file of a scope, or remove it (None); return a message. Raises `UserError`."""
     file, key = _scope_file(config, scope), f"mcp_servers.{name}"
     if scope == "user":

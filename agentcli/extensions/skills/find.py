@@ -58,7 +58,7 @@ def stamp_of(status: os.stat_result) -> Stamp:
 
 
 def read_cached(
-    files: Mapping[str, Stamp], kind: type[T], read: Callable[[str], T], *, cache: Path, folder: Path
+    files: Mapping[str, Stamp], value_type: type[T], read: Callable[[str], T], *, cache: Path, folder: Path
 ) -> dict[str, CachedRead[T]]:
     """Return the results of reading files, by path; those of unchanged files come from the cache file of `folder`.
 
@@ -69,8 +69,8 @@ def read_cached(
     cache_file = cache / f"{sha256(os.fsencode(folder)).hexdigest()[:16]}.json"
     cached: dict[str, CachedRead[T]] = {}
     with suppress(OSError, msgspec.MsgspecError):
-        form = tuple[str, dict[str, CachedRead[kind]]]  # type: ignore[valid-type]
-        version, reads = msgspec.json.decode(cache_file.read_bytes(), type=form)
+        file_type = tuple[str, dict[str, CachedRead[value_type]]]  # type: ignore[valid-type]
+        version, reads = msgspec.json.decode(cache_file.read_bytes(), type=file_type)
         cached = reads if version == _CACHE_VERSION else {}
     results: dict[str, CachedRead[T]] = {}
     for path, stamp in files.items():

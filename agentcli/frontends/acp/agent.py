@@ -155,7 +155,7 @@ class AcpAgent:
         if isinstance(request, messages.StoredSession):
             id = request.session_id
             await hosts.session_info(self._store, id)
-        resumed_id = "" if is_fork else id  # "": the session gets a new id, under which none can be open here
+        resumed_id = "" if is_fork else id  # empty: it gets a new id, so it cannot be open here
         if (open_here := self._open.pop(resumed_id, None)) is not None:
             await open_here.close()
         open_request = hosts.OpenRequest(cwd=cwd, id=id, how="fork" if is_fork else "resume", editor=editor)

@@ -255,7 +255,7 @@ class ClientQuestions:
 
     async def _choose_answer(self, question: AnyQuestion) -> Approve | None:
         choices = choices_for(question, question.rules)
-        call = self._call_of(question)
+        call = self._describe_call(question)
         chosen = await self._client.choose(self._session.id, call, list(map(_option_for, choices)))
         answer = next((choice.answer for choice in choices if choice.id == chosen), None)
         is_about_call = question.call.name and not isinstance(question, Question | PlanApproval)
@@ -263,7 +263,7 @@ class ClientQuestions:
             self._client.update(self._session.id, updates.call_update(call["toolCallId"], status="in_progress"))
         return answer
 
-    def _call_of(self, question: AnyQuestion) -> dict[str, Any]:
+    def _describe_call(self, question: AnyQuestion) -> dict[str, Any]:
         """Describe the call and its effects for the permission request, with hidden characters escaped."""
         use = question.call
         content: list[dict[str, Any]] = []

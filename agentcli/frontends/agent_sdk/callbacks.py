@@ -84,8 +84,9 @@ class ControlChannel:
                 pending.set_exception(ClientError(str(response.get("error") or "The program gave no reason.")))
 
     def respond(self, id: str, **answer: Any) -> None:
-        response = {"subtype": "success", "request_id": id, "response": answer}
-        self.write({"type": "control_response", "response": response})
+        self.write(
+            {"type": "control_response", "response": {"subtype": "success", "request_id": id, "response": answer}}
+        )
 
     def respond_with_error(self, id: str, error: str) -> None:
         self.write({"type": "control_response", "response": {"subtype": "error", "request_id": id, "error": error}})
@@ -309,7 +310,9 @@ class PermissionBridge:
             self._session.state.rules.of(verb).append(rule)
         if mode:
             self._session.submit(ops.SetMode(mode))
-        return {"scope": "always" if is_lasting else "session", "rule": " and ".join(allowed)} if allowed else {}
+        if not allowed:
+            return {}
+        return {"scope": "always" if is_lasting else "session", "rule": " and ".join(allowed)}
 
 
 def _rule(value: Mapping[str, Any]) -> Rule:
