@@ -163,10 +163,7 @@ def agent_definitions(text: str | None) -> dict[str, "AgentDefinition"]:
 
 
 def with_agent(options: argparse.Namespace, config: Config) -> Config:
-    """Apply the prompt, tools and model of `--agent` that no other flag sets, and load the settings again with them.
-
-    Raises `UsageError`.
-    """
+    """Reload the settings with the prompt, tools and model of `--agent`; flags for these win. Raises `UsageError`."""
     if options.agent is None:
         return config
     from agentcli.cli.options import load_for
@@ -190,22 +187,18 @@ def with_agent(options: argparse.Namespace, config: Config) -> Config:
 
 
 def settings_layer(settings: str) -> tuple[SettingsLayer, list[str]]:
-    """Return the layer of `--settings` (JSON or a file), and notes on Claude Code's settings that agentcli lacks.
-
-    Raises `UserError`.
-    """
+    """Return the layer of `--settings`, and notes on Claude Code's settings that agentcli lacks. Raises `UserError`."""
     table = json_argument("--settings", settings)
     layer = read_unchecked(Path(settings).absolute()) if table is None else SettingsLayer("--settings", table)
-    is_toml = layer.text != ""  # Claude Code's settings are always JSON
-    if is_toml or not _has_claude_code_keys(layer.values):
+    if layer.text or not _has_claude_code_keys(layer.values):  # only TOML has a `text`; Claude Code's settings are JSON
         check_layer(layer)
         return layer, []
-    from agentcli.cli.import_draft import Draft, other_tools
+    from agentcli.cli.import_draft import Draft, other_settings
     from agentcli.cli.importing import import_table
 
     draft = Draft(Path(layer.source), is_project=False)
     draft.source = draft.target  # the notes name the file that was read; nothing is written
-    import_table(draft, other_tools()["claude-code"]["rows"], layer.values)
+    import_table(draft, other_settings()["claude-code"]["rows"], layer.values)
     return SettingsLayer(layer.source, draft.values), draft.left_out
 
 

@@ -66,10 +66,9 @@ class Draft:
         """Import hooks, which have the same format in the other tools, and note those that agentcli cannot use."""
         problems: list[str] = []
         for spec in read_hooks(table, str(self.source), problems.append):
-            group = {"matcher": spec.matcher} if spec.matcher else {}
             hook = {key: value for key, value in spec.handler.items() if value is not None}  # TOML has no null
-            groups = [group | {"hooks": [hook]}]
-            self.import_value(f"{source_key}.{spec.event}: {spec.title}", groups, "hooks", spec.event)
+            group = ({"matcher": spec.matcher} if spec.matcher else {}) | {"hooks": [hook]}
+            self.import_value(f"{source_key}.{spec.event}: {spec.title}", [group], "hooks", spec.event)
         self.left_out += map(mask, problems)
 
     def import_servers(self, source_key: str, servers: Any) -> None:
@@ -103,13 +102,13 @@ class Draft:
 
 
 @cache
-def other_tools() -> dict[str, Any]:
+def other_settings() -> dict[str, Any]:
     return read_table(__file__, "other_settings")
 
 
 def _with_own_keys(server: Mapping[str, Any]) -> dict[str, Any]:
     """Convert another tool's definition of an MCP server to that of `.mcp.json`, whose keys agentcli uses."""
-    own_names = other_tools()["servers"]  # an empty name: the key has no counterpart
+    own_names = other_settings()["servers"]  # an empty name: the key has no counterpart
     result = {name: value for key, value in server.items() if (name := own_names.get(key, key))}
     inherited = server.get("env_keys")  # Goose: variables that the server gets from the environment
     if isinstance(inherited, list) and isinstance(result.get("env") or {}, Mapping):

@@ -9,7 +9,7 @@ from typing import Any, get_args
 import msgspec
 
 from agentcli.agent.permissions.rules import FOREIGN_TOOLS, Verb, check_rule, parse_rule
-from agentcli.cli.import_draft import HOLDS_KEY, LOGIN, NO_SETTING, Draft, has_secret, other_tools
+from agentcli.cli.import_draft import HOLDS_KEY, LOGIN, NO_SETTING, Draft, has_secret, other_settings
 from agentcli.errors import UsageError
 from agentcli.infra.sandbox.environment import credentials_in
 from agentcli.llm.models import bundled_models, provider_names
@@ -34,10 +34,6 @@ def _import_folder(draft: Draft, source_key: str, folder: Any, *, setting: str) 
         draft.leave_out(f"{source_key}: {folder}", "there is no such folder")
     else:
         draft.import_value(source_key, [str(folder)], *setting.split("."))
-
-
-def _import_item(draft: Draft, source_key: str, item: Any, *, setting: str) -> None:
-    draft.import_value(source_key, [item], *setting.split("."))
 
 
 def _import_choice(
@@ -109,7 +105,7 @@ def _import_model(
         return
     named_provider, slash, model = name.rpartition("/")
     if slash:
-        provider = other_tools()["providers"].get(named_provider, named_provider)
+        provider = other_settings()["providers"].get(named_provider, named_provider)
     elif not provider:
         provider = "anthropic" if model.startswith("claude") else "gemini" if model.startswith("gemini") else "openai"
     own_name, _, _ = provider.partition("/")  # `openrouter` in `openrouter/anthropic`
@@ -143,24 +139,21 @@ def _import_providers(draft: Draft, source_key: str, providers: Any) -> None:
 
 
 def _import_rule_by_prefix(draft: Draft, source_key: str, text: Any, *, verb: Verb, tool: str = "") -> None:
-    """Import a rule whose pattern is a prefix, so that `Shell(git)` becomes `Bash(git *)`.
-
-    If `tool` is given, `text` is only the pattern.
-    """
+    """Import `Shell(git)` as `Bash(git *)`: its pattern is a prefix. If `tool` is given, `text` is only the pattern."""
     found = re.fullmatch(r"(\w+)(?:\((.*)\))?", f"{tool}({text})" if tool else str(text))
     name, pattern = (found[1], found[2] or "") if found else (str(text), "")
     if name == "Mcp":  # Cursor's `Mcp(server:tool)`, where `*` means all tools
         server, _, server_tool = pattern.partition(":")
         name = f"mcp__{server}" if server_tool in ("", "*") else f"mcp__{server}__{server_tool}"
         pattern = ""
-    if other_tools()["tools"].get(name) == "Bash" and pattern and not pattern.endswith("*"):
+    if other_settings()["tools"].get(name) == "Bash" and pattern and not pattern.endswith("*"):
         pattern += " *"
     _import_rule_for_tool(draft, source_key, name, pattern=pattern, verb=verb)
 
 
 def _import_rule_for_tool(draft: Draft, source_key: str, tool: str, *, pattern: str, verb: Verb) -> None:
     """Import a rule that is given as the other program's name of a tool, and a pattern (empty or `*`: all calls)."""
-    own_name = other_tools()["tools"].get(tool, tool)
+    own_name = other_settings()["tools"].get(tool, tool)
     if not pattern.strip("*"):
         rule = own_name
     elif own_name == "WebFetch" and ":" not in pattern:
@@ -196,7 +189,6 @@ _IMPORTERS: dict[str, Callable[..., None]] = {  # by their names in other_settin
     "rule_by_prefix": _import_rule_by_prefix,
     "folder": _import_folder,
     "host": _import_host,
-    "item": _import_item,
     "status_line": _import_status_line,
     "variable": _leave_out_variable,
     "claude_model": _import_claude_model,
@@ -244,7 +236,7 @@ def draft_imports(config: Config, tools: tuple[str, ...], *, is_project: bool) -
     shared = Draft(root / PROJECT_FILES["project"] if is_project else config.paths.user_config, is_project=is_project)
     local = Draft(root / PROJECT_FILES["local"], is_project=True)
     for name in tools:
-        tool = other_tools()[name]
+        tool = other_settings()[name]
         rows = tool["rows"]
         folder_in_home = home / str(tool["home"]).removeprefix("~").lstrip("/")
         tool_folder = Path(environment.get(tool.get("variable", "")) or folder_in_home)

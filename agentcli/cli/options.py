@@ -193,15 +193,15 @@ def claude_settings_notice(cwd: Path) -> str:
     root, unused = project_root(cwd), list[str]()
     for name, own_file in zip(CLAUDE_SETTINGS, PROJECT_FILES.values(), strict=True):
         if is_project_file(root / name, root):
-            theirs, ours = (_keys_about_calls(root / file) for file in (name, own_file))
-            if missing := [key for key in theirs if key not in ours]:
+            imported = _keys_about_calls(root / own_file)
+            if missing := [key for key in _keys_about_calls(root / name) if key not in imported]:
                 unused.append(f"{' and '.join(missing)} in {name}")
     how = "To take them over: agentcli config import claude-code --project"
     return f"Not in force: {' and '.join(unused)}. {how}" if unused else ""
 
 
 def _keys_about_calls(file: Path) -> list[str]:
-    """Return those of the keys `permissions` and `hooks` that occur in a file, without parsing it."""
+    """Return `permissions` and `hooks`, or the one of them that occurs in a file; the file is not parsed."""
     with suppress(OSError):
         content = read_small_file(file)
         return [key for key in ("permissions", "hooks") if key.encode() in content]

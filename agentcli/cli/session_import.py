@@ -141,8 +141,8 @@ def _newest_branch_ids(lines: list[dict[str, Any]]) -> set[str]:
         ids.add(lines[position]["uuid"])
         if (parent := lines[position].get("parentUuid")) is None:
             break
-        # It always goes back, so that damaged files cause no loop.
-        position = min(positions.get(str(parent), position), position - 1)
+        parent_position = positions.get(str(parent), position - 1)
+        position = min(parent_position, position - 1)  # always further back, so that damaged files cause no loop
     return ids
 
 
@@ -311,7 +311,8 @@ class _Conversion:
     def bodies(self, message: OtherMessage) -> Iterator[Body]:
         """Yield the bodies of a message; a reply is followed by the results of its calls."""
         content = [self._masked(block) for block in message.content]
-        self._messages += not message.is_note
+        if not message.is_note:
+            self._messages += 1
         if message.role == "user":
             text = "\n".join(part.text for part in content if isinstance(part, Text))
             yield reminder(text) if message.is_note else User(tuple(content))
@@ -338,7 +339,7 @@ class _Conversion:
 
     def _own_call(self, use: ToolUse) -> ToolUse | None:
         """Return the equivalent call of one of agentcli's tools; None if no tool accepts such a call."""
-        # A row has one tool of agentcli's ("" for none), and the other tool's name for each of its arguments.
+        # A row has one item: the name of agentcli's tool ("" for none), and the other tool's name of each argument.
         ((own, other_names),) = self._equivalents.get(use.name, {"": {}}).items()
         arguments = {key: use.input[other] for key, other in other_names.items() if use.input.get(other) is not None}
         match arguments.get("command"):

@@ -219,15 +219,13 @@ def options_from(options: argparse.Namespace) -> SessionOptions:
     appended = options.append_system_prompt, options.append_system_prompt_file
     sources = claude_code_flags.setting_sources(options.setting_sources)
     files, servers = claude_code_flags.servers_and_files(options.mcp_config)
-    added = AddedDefinitions(
-        plugin_folders=tuple(options.plugin_dir), agents=claude_code_flags.agent_definitions(options.agents)
-    )
+    agents = claude_code_flags.agent_definitions(options.agents)
     return SessionOptions(
         system_prompt=text_or_file("--system-prompt", options.system_prompt, options.system_prompt_file),
         append_system_prompt=text_or_file("--append-system-prompt", *appended) or "",
         is_bare=options.bare or sources == frozenset(),  # `--setting-sources ""` excludes all
         accepts_client_tools=options.input_format == "stream-json",
-        added=added,
+        added=AddedDefinitions(plugin_folders=tuple(options.plugin_dir), agents=agents),
         mcp=McpOptions(files, servers, options.strict_mcp_config, tuple(options.hosted_servers)),
     )
 

@@ -38,13 +38,13 @@ async def finish_run(
     """
     tasks_by_name = {task.name: task for task in tasks}
     stored = {(outcome.task, outcome.sample) for outcome in run.outcomes}
-    waiting = iter([attempt for attempt in run.plan.attempts if attempt not in stored])
+    missing = iter([attempt for attempt in run.plan.attempts if attempt not in stored])
     running: set[asyncio.Task[EvalAttempt]] = set()
     failures: list[str] = []
     failures_in_a_row = 0
     try:
         while failures_in_a_row < MAX_FAILURES_IN_A_ROW:
-            while len(running) < parallel and (planned := next(waiting, None)) is not None:
+            while len(running) < parallel and (planned := next(missing, None)) is not None:
                 name, sample = planned
                 running.add(asyncio.create_task(engine.attempt_task(tasks_by_name[name], sample)))
             if not running:

@@ -20,7 +20,8 @@ _PATTERNS = {
     structs.URL_PATTERN: "write an address that begins with http:// or https://",
     structs.CHARSET_PATTERN: "unknown charset",
 }
-_NAMES: dict[Any, tuple[str, ...]] = {ThemeName: THEMES, structs.Charset: structs.CHARSETS}
+# The values of types that do not list them.
+_VALUES: dict[Any, tuple[str, ...]] = {ThemeName: THEMES, structs.Charset: structs.CHARSETS}
 
 
 def find_error(value: Any, kind: Any, key: str = "") -> tuple[str, str] | None:
@@ -85,13 +86,13 @@ def explain_error(message: str, kind: Any) -> str:
 
 
 def allowed_values(kind: Any) -> tuple[str, ...]:
-    """Return the values of a setting whose type lists them, as text; () if it allows other values."""
+    """Return the values that a setting of this type can have, as text; () if they cannot be listed."""
     if get_origin(kind) is Literal:
         return tuple(map(str, get_args(kind)))
     if kind is bool:
         return ("true", "false")
-    if kind in _NAMES:
-        return _NAMES[kind]
+    if kind in _VALUES:
+        return _VALUES[kind]
     if NoneType in get_args(kind) or get_origin(kind) is tuple:  # `X | None`, `tuple[X, ...]`: the values of X
         return tuple(value for member in get_args(kind) for value in allowed_values(member))
     return ()

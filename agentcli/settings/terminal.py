@@ -102,10 +102,8 @@ def terminal_problems(
     """Yield the problems of keys and themes, each as the dotted name of the setting and a sentence."""
     known = [*THEMES, *themes]
     if theme not in known:
-        yield (
-            "terminal.theme",
-            f"unknown theme {theme!r}{did_you_mean(theme, known)}; choose one of {', '.join(known)}.",
-        )
+        hint = did_you_mean(theme, known)
+        yield "terminal.theme", f"unknown theme {theme!r}{hint}; choose one of {', '.join(known)}."
     for name, table in themes.items():
         if name in THEMES:
             yield f"terminal.themes.{name}", f"{name} is a built-in theme; choose another name."

@@ -150,7 +150,7 @@ def configured_rules(
     """Return the rules of the settings and the lasting grants. Raises `ConfigError` for one that can never apply.
 
     A rule that names no known tool gets a notice, unless a client may bring any tool (`accepts_client_tools`), or an
-    MCP server that is not connected yet may have it: `server_prefixes` are how the names of such tools begin.
+    MCP server that is not connected yet may have it: `server_prefixes` begin the names of its tools (`mcp__docs__`).
     """
     permissions = config.settings.permissions
     rules = Rules()
@@ -207,7 +207,7 @@ def named_tools(config: Config, tools: ToolRegistry) -> ToolRegistry:
             if name not in tools and name != "none" and not name.startswith("mcp__"):
                 known = [tool.name for tool in tools]
                 message = f"Unknown tool {name!r}{did_you_mean(name, known)}. Choose one of {', '.join(known)}."
-                raise config.error(message, key, item=name if key == "tools.only" else "")
+                raise config.error(message, key, item=name if key == "tools.only" else "")  # the other is a table
     return tools.clone(only=[name for name in settings.only if name in tools] if settings.only else None)
 
 

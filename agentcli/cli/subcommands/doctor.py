@@ -58,10 +58,10 @@ class Subject(msgspec.Struct, dict=True):
         """Raises `ConfigError`."""
         return Models(self.config)
 
-    def builder(self, on_notice: Callable[[str], None], **changes: Any) -> Builder:
-        """Return a builder without models and MCP servers: they have their own checks."""
-        changes |= {"provider": ProviderSettings(), "budgets": BudgetSettings(), "providers": {}, "models": {}}
-        settings = replace(self.config.settings, mcp=MCPSettings(enabled=False), **changes)
+    def builder(self, on_notice: Callable[[str], None], **sections: Any) -> Builder:
+        """Return a builder with these sections of settings, without models and MCP servers: they have own checks."""
+        sections |= {"provider": ProviderSettings(), "budgets": BudgetSettings(), "providers": {}, "models": {}}
+        settings = replace(self.config.settings, mcp=MCPSettings(enabled=False), **sections)
         return Builder(replace(self.config, settings=settings), store=MemorySessions(), on_notice=on_notice)
 
     def find_program(self, name: str) -> str:
@@ -106,8 +106,7 @@ def _check_program(
 
 
 def _check_sandbox(subject: Subject) -> Iterator[Result]:
-    """Check how commands are confined. Building the workspace finishes changes of killed sessions, with notices."""
-    notices: list[str] = []
+    notices: list[str] = []  # on changes that killed sessions were applying: building the workspace finishes them
     # Leave out the permission rules: a mistake in one is not a problem of the sandbox.
     permissions = PermissionSettings(tries=subject.config.settings.permissions.tries)
     builder = subject.builder(notices.append, permissions=permissions)
@@ -194,7 +193,7 @@ def _check_settings(subject: Subject) -> Iterator[Result]:
 
 
 def _read_specs(read: Callable[[Callable[[str], None]], Any], page: str) -> tuple[Any, list[Result]]:
-    """Read hooks or MCP servers; return them, and findings about those that cannot be used. `page` explains them."""
+    """Return the hooks or servers that `read` returns, and findings on the problems that it passes to its argument."""
     notices: list[str] = []
     try:
         specs = read(notices.append)

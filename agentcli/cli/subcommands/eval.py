@@ -16,9 +16,8 @@ from agentcli.cli.output import echo, print_table, warn
 from agentcli.cli.subcommands import shared
 from agentcli.errors import UsageError, UserError
 from agentcli.evals.runs import LEVEL, Comparison, Pair, RunFailed, compare, finish_run
-from agentcli.evals.skill import skill_tasks
 from agentcli.evals.store import EvalAttempt, EvalRun, EvalStore, PlannedTask, RunPlan, Variant, cost_of, outcome_line
-from agentcli.evals.task import BUNDLED, Task, find_tasks
+from agentcli.evals.task import BUNDLED, Task, find_tasks, skill_tasks
 from agentcli.frontends.export.markdown import format_cost, format_time
 from agentcli.models.choice import Models
 from agentcli.settings.load import Config, read_layer

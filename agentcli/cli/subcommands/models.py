@@ -110,7 +110,6 @@ def login_app(
 
 
 def _read_key(provider: str) -> str:
-    """Read a key from the terminal, without echo, or from stdin. Raises `UsageError` if there is none."""
     key = ""
     with suppress(EOFError):
         key = (getpass(f"API key for {provider}: ") if sys.stdin.isatty() else sys.stdin.readline()).strip()

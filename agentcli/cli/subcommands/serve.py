@@ -84,10 +84,7 @@ def run(arguments: list[str]) -> int:
 
 
 def owner_token(config: Config, file_name: str | None, default: str) -> tuple[Path, str, ServeTokenSettings]:
-    """Return the file of the owner's token, the token, and its rights. A missing file gets a new token.
-
-    Without a `file_name`, it is the file `default` in the state folder.
-    """
+    """Return the owner's token file (without `file_name`: `default` in the state folder), its token and its rights."""
     folder, settings = config.paths.state / "serve", config.settings.serve
     make_private_folder(folder)
     file = Path(file_name).absolute() if file_name else folder / default
