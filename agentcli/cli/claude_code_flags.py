@@ -162,11 +162,11 @@ def agent_definitions(text: str | None) -> dict[str, "AgentDefinition"]:
     return definitions
 
 
-def with_agent(options: argparse.Namespace, config: Config) -> Config:
+def apply_agent(options: argparse.Namespace, config: Config) -> Config:
     """Reload the settings with the prompt, tools and model of `--agent`; flags for these win. Raises `UsageError`."""
     if options.agent is None:
         return config
-    from agentcli.cli.options import load_for
+    from agentcli.cli.options import config_for
     from agentcli.extensions.programs import Plugins
     from agentcli.extensions.subagents.definitions import Agents
 
@@ -183,7 +183,7 @@ def with_agent(options: argparse.Namespace, config: Config) -> Config:
     if options.tools is None and definition.tools is not None:
         options.tools = ",".join(definition.tools)
     options.agent = None  # it is applied: a later call changes nothing
-    return load_for(options, config.cwd)
+    return config_for(options, config.cwd)
 
 
 def settings_layer(settings: str) -> tuple[SettingsLayer, list[str]]:

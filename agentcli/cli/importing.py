@@ -199,10 +199,7 @@ _IMPORTERS: dict[str, Callable[..., None]] = {  # by their names in other_settin
 
 
 def import_table(draft: Draft, rows: Mapping[str, Any], values: Mapping[str, Any], group: str = "") -> None:
-    """Import each value as its key's row says; the top of other_settings.toml explains rows.
-
-    `group` is the dotted key of the table `values` with a dot at its end, such as `a.b.`; empty for a whole file.
-    """
+    """Import each value by its key's row (see the top of other_settings.toml). `group` prefixes the keys: `a.b.`."""
     for key, value in values.items():
         if value or not group:  # false and empty values in a group only repeat its defaults
             _import_with_row(draft, rows.get(key, rows.get(_OTHERS, NO_SETTING)), f"{group}{key}", value)

@@ -17,8 +17,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from agentcli.cli.claude_code_flags import CLAUDE_CODE_FLAGS, with_agent
-from agentcli.cli.options import FLAGS, load_for, make_main_parser, read_stdin, stdin_is_piped
+from agentcli.cli.claude_code_flags import CLAUDE_CODE_FLAGS, apply_agent
+from agentcli.cli.options import FLAGS, config_for, make_main_parser, read_stdin, stdin_is_piped
 from agentcli.cli.output import LenientStderr, WatchedStdout, banner, set_up_logging, use_locale_encoding, warn
 from agentcli.cli.subcommands import COMMANDS, run_command
 from agentcli.errors import OUT_OF_MEMORY, AgentcliError, UsageError, UserError, is_out_of_memory, nearest
@@ -107,7 +107,7 @@ def _parse_options(arguments: list[str]) -> argparse.Namespace:
 
 def _run_session(options: argparse.Namespace, ending: "Ending") -> int:
     """Run one prompt, the stream on stdin, or a terminal session, and return the exit code. Raises `UserError`."""
-    config = load_for(options, _working_directory(options.cd))
+    config = config_for(options, _working_directory(options.cd))
     is_text = options.output_format == options.input_format == "text"
     is_terminal = all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout))
     has_screen = is_terminal and is_text and not options.print
@@ -125,7 +125,7 @@ def _run_session(options: argparse.Namespace, ending: "Ending") -> int:
             return asyncio.run(_handle_lack_of_memory(answer_once(config, options, _one_shot_prompt(options), ending)))
         if options.json_schema is not None:
             raise UsageError("--json-schema works only with -p.")
-        config = with_agent(options, config)
+        config = apply_agent(options, config)
         ending.restore_signals()
         # `--resume` without an ID opens the list of sessions first.
         prompt = "/resume" if options.resume == "" else options.prompt
@@ -203,7 +203,7 @@ async def _open_live(config: Config, options: argparse.Namespace, prompt: str | 
     theme = Theme(palette, own_colours, is_true_colour=has_true_colours(config.environment))
     console = Console(theme, config.environment, editing_mode=terminal.editing_mode)
     name, folder = banner(config)
-    console.banner = [[("bold", name), ("muted", f" · {folder}")], [], []]
+    console.banner = [[("bold", name), ("muted", f" · {folder}")], [], []]  # with two empty lines below
 
     def import_session() -> Callable[..., ConsoleView]:
         from agentcli.cli.terminal_opener import open_live  # 100 ms and more

@@ -166,7 +166,7 @@ def settings_from(options: argparse.Namespace) -> dict[str, Any]:
     return layer
 
 
-def load_for(options: argparse.Namespace, cwd: Path, folders: Sequence[Path] = ()) -> Config:
+def config_for(options: argparse.Namespace, cwd: Path, folders: Sequence[Path] = ()) -> Config:
     """Load the settings for `cwd`, overridden by the flags; `folders` join the workspace. Raises `UserError`."""
     flags = settings_from(options)
     if folders:

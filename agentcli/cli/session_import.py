@@ -202,8 +202,7 @@ def _add_codex_item(transcript: OtherTranscript, item: Mapping[str, Any]) -> Non
             transcript.add_reply(reply_id, [ToolUse(id, "shell", action)])
         case {"type": "function_call_output" | "custom_tool_call_output", "call_id": str(id), "output": output}:
             # The output is the content, or an object (also as JSON) with the content and perhaps the success.
-            # `was_cut`: do not repair a content that only resembles JSON.
-            match parse_arguments(output, was_cut=True) if isinstance(output, str) else output:
+            match parse_arguments(output, was_cut=True) if isinstance(output, str) else output:  # `was_cut`: no repair
                 case ({"output": content} | {"content": content, "success": _}) as table if isinstance(table, dict):
                     transcript.add_result(id, content, is_error=table.get("success") is False)
                 case _:

@@ -19,7 +19,7 @@ from agentcli.agent.steps.messages import set_answer_schema
 from agentcli.app import Builder
 from agentcli.cli import claude_code_flags
 from agentcli.cli.main import Ending
-from agentcli.cli.options import load_for, read_text_file, text_or_file
+from agentcli.cli.options import config_for, read_text_file, text_or_file
 from agentcli.cli.output import warn
 from agentcli.conversation.mentions import missing_files_notice, with_attachments
 from agentcli.errors import NoKey, UsageError, UserError
@@ -137,7 +137,7 @@ class ConfiguredOpener:
             from agentcli.safety.secrets.masking import mask
             from agentcli.settings.write import readable_settings
 
-            head = [f"# {line}\n" for line in (*config.files, *self.models.keys.lines())]
+            head = [f"# {line}\n" for line in (*config.files, *self.models.keys.describe_all())]
             return "".join(head) + mask(readable_settings(config.settings))
         if topic == "hooks":
             from agentcli.extensions.subcommands import describe_hooks
@@ -167,11 +167,11 @@ async def open_for_client(
     A stored session continues with the default model if its own is gone. Raises `UserError`.
     """
     editor, how = request.editor, request.how
-    config = await asyncio.to_thread(load_for, options, request.cwd, editor.folders)
+    config = await asyncio.to_thread(config_for, options, request.cwd, editor.folders)
     for notice in config.notices:
         on_notice(notice)
-    by_flags = options_from(options)
-    session_options = msgspec.structs.replace(
+    by_flags = session_options(options)
+    options_for_client = msgspec.structs.replace(
         by_flags,
         accepts_client_tools=is_server,
         mcp=msgspec.structs.replace(by_flags.mcp, servers={**by_flags.mcp.servers, **editor.servers}),
@@ -180,7 +180,7 @@ async def open_for_client(
     builder = Builder(
         config,
         store=store,
-        options=session_options,
+        options=options_for_client,
         can_ask=True,
         resumes_answers=True,
         owns_store=False,
@@ -215,7 +215,7 @@ def make_store(config: Config, options: argparse.Namespace, on_notice: Callable[
     return MemorySessions() if options.no_session else SqliteSessions(config.paths.sessions, on_notice=on_notice)
 
 
-def options_from(options: argparse.Namespace) -> SessionOptions:
+def session_options(options: argparse.Namespace) -> SessionOptions:
     appended = options.append_system_prompt, options.append_system_prompt_file
     sources = claude_code_flags.setting_sources(options.setting_sources)
     files, servers = claude_code_flags.servers_and_files(options.mcp_config)
@@ -272,14 +272,14 @@ async def answer_once(config: Config, options: argparse.Namespace, prompt: str, 
         (takes_stream and not writes_stream, "--input-format stream-json needs --output-format stream-json."),
     )
     if not takes_stream:
-        return await _answer(claude_code_flags.with_agent(options, config), options, prompt, ending)
+        return await _answer(claude_code_flags.apply_agent(options, config), options, prompt, ending)
     from agentcli.cli.input_stream import open_stream, stream_of
     from agentcli.frontends.json_stream import ControlRequested
 
     stream = await open_stream(options, config)
     while True:
         try:
-            return await _answer(claude_code_flags.with_agent(options, config), options, prompt, ending, stream=stream)
+            return await _answer(claude_code_flags.apply_agent(options, config), options, prompt, ending, stream=stream)
         except ControlRequested as late:  # an Agent SDK's first line came too late: open the session again with it
             stream.lines.put_back(late.line)
             stream = stream_of(stream.lines, late.line, options, config)
@@ -305,7 +305,7 @@ async def _answer(
     builder = Builder(
         config,
         store=store,
-        options=options_from(options),
+        options=session_options(options),
         resumes_answers=not takes_stream,
         on_notice=warn,
         can_ask=takes_stream and (client is None or client.answers_questions),

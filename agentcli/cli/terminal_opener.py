@@ -19,9 +19,9 @@ from agentcli.agent.interfaces import ONE_SHOTS
 from agentcli.agent.ops import SetEffort, SetMode
 from agentcli.agent.session import Session
 from agentcli.app import Builder
-from agentcli.cli.options import load_for
+from agentcli.cli.options import config_for
 from agentcli.cli.output import banner
-from agentcli.cli.session_opener import ConfiguredOpener, make_store, options_from, session_choice
+from agentcli.cli.session_opener import ConfiguredOpener, make_store, session_choice, session_options
 from agentcli.conversation.conversation import Conversation
 from agentcli.errors import NoKey, NoModel, UsageError, UserError
 from agentcli.frontends.hosts import OpenSession
@@ -103,7 +103,7 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         return Builder(
             config,
             store=self.store,
-            options=options_from(self._options),
+            options=session_options(self._options),
             is_interactive=True,
             resumes_answers=True,
             owns_store=False,
@@ -121,7 +121,7 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
     def show_prompt(self, text: str) -> None:
         self.on_prompt(text)
 
-    async def first(self, terminal: TerminalActions) -> Session:
+    async def open_first(self, terminal: TerminalActions) -> Session:
         """Open the session that the flags ask for. Without a model or key, the person is asked to set one up first."""
         choice, models = await self._find_newest(session_choice(self._options)), self.models
         model, notice = await self._prepare_resume(choice)
@@ -288,8 +288,7 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         return Login(provider, f"{health.detail}.\n{message}" if health.ok else message, health.models, is_stored)
 
     def review_project(self) -> tuple[str, Callable[[], str]] | str:
-        # Imported late, because nothing else here needs typer.
-        from agentcli.cli.subcommands.config import NOTHING_TO_TRUST, review_project, trust_reviewed
+        from agentcli.cli.subcommands.config import NOTHING_TO_TRUST, review_project, trust_reviewed  # imports typer
 
         notices = list[str]()
         if (review := review_project(self._config, notices.append)) is None:
@@ -298,7 +297,7 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
 
     async def reload(self, before: Session) -> Session:
         """Load the settings again, and return `before` opened again with them. Raises `UserError` for mistakes."""
-        config = await asyncio.to_thread(load_for, self._options, self._config.cwd)
+        config = await asyncio.to_thread(config_for, self._options, self._config.cwd)
         builder, old = self._make_builder(config), before.snapshot()
         # Each of these raises an error for mistakes in the settings, so that the old session stays open.
         _ = builder.tool_registry(), builder.rules(), builder.hooks.specs
@@ -316,7 +315,8 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
 
     def read_config(self) -> Config:
         """Load the settings again: some may have been stored since the start, as by `/model NAME keep`."""
-        return msgspec.structs.replace(load_for(self._options, self._config.cwd), stored_keys=self._config.stored_keys)
+        config = config_for(self._options, self._config.cwd)
+        return msgspec.structs.replace(config, stored_keys=self._config.stored_keys)
 
     def forget_key(self, provider: str) -> str:
         message = self.models.keys.remove(provider, self.models.keys.variables(provider))

@@ -53,8 +53,7 @@ from agentcli.tools.observation import cut_middle
 # Only these settings of the person apply, most of which define how to reach models. Others would change the results.
 _FROM_PERSON = ("provider", "providers", "models", "local", "retry", "tokens", "sandbox")
 _FROM_TASK = frozenset(("compaction", "tools", "skills", "agents", "memory", "data"))
-# Types of errors that say nothing about the agent.
-_FAILURES = frozenset(
+_FAILURES = frozenset(  # types of errors that say nothing about the agent
     "AuthError BillingError ModelNotFound RateLimit Overloaded ServerError Timeout ConnectionFailed NoKey "
     "StorageError".split()
 )

@@ -189,7 +189,7 @@ class Models:
         return next((name for name in names if name.startswith(f"{provider}/")), "")
 
     def forget(self, provider: str) -> None:
-        """Build a provider again at its next use, with its current key."""
+        """Forget the provider's objects, so that its next use builds one with its current key."""
         names = [name for name in self._providers if name.startswith(f"{provider}/")]
         self._replaced += [self._providers.pop(name) for name in names]
 

@@ -38,7 +38,6 @@ class ProviderKeys:
         self._helpers: dict[str, KeyHelper] = {}
 
     def providers_that_take_keys(self) -> list[str]:
-        """Return the names of the providers that take a key."""
         names = dict.fromkeys(("anthropic", *preset_rows(), *_VARIABLES, *self._config.settings.providers))
         return [name for name in names if self.variables(name)]
 
@@ -100,7 +99,7 @@ class ProviderKeys:
         uses_key = not token or config.key_in_environment(first)  # a token takes precedence over a stored key
         return (config.key(first) if uses_key else ""), (config.key(token) if token else "")
 
-    def lines(self) -> list[str]:
+    def describe_all(self) -> list[str]:
         """Return a line for each key that is set, with its place but not its value. Raises `ConfigError`."""
         places = {name: place for provider in self.providers_that_take_keys() for name, place in self.places(provider)}
         places[SEARCH_KEY] = self._config.key_source(SEARCH_KEY)
@@ -187,8 +186,8 @@ class ProviderMaker(msgspec.Struct):
             case "scripted":
                 from agentcli.llm.providers.scripted import ScriptedProvider, read_script
 
-                script = read_script(self._config.cwd / from_home(info.id))  # its file is named in place of a model
-                return ScriptedProvider(script, info=info, keeps=16)
+                script = read_script(self._config.cwd / from_home(info.id))  # the id is the name of the script's file
+                return ScriptedProvider(script, info=info, keeps=16)  # nobody reads older requests
             case _:
                 return self._compatible(info, server, key)
 

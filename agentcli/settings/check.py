@@ -20,8 +20,10 @@ _PATTERNS = {
     structs.URL_PATTERN: "write an address that begins with http:// or https://",
     structs.CHARSET_PATTERN: "unknown charset",
 }
-# The values of types that do not list them.
-_VALUES: dict[Any, tuple[str, ...]] = {ThemeName: THEMES, structs.Charset: structs.CHARSETS}
+_VALUES: dict[Any, tuple[str, ...]] = {
+    ThemeName: THEMES,
+    structs.Charset: structs.CHARSETS,
+}  # of types without a list
 
 
 def find_error(value: Any, kind: Any, key: str = "") -> tuple[str, str] | None:

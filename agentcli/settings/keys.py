@@ -173,7 +173,7 @@ class KeyHelper:
             return self._key
 
     def forget(self) -> None:
-        """Run the command again for the next request, because the provider rejected its key."""
+        """Forget the key, because the provider rejected it: the next request runs the command again."""
         self._until = 0.0
 
     async def _run_command(self) -> str:

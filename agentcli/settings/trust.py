@@ -58,8 +58,8 @@ def project_places(cwd: Path, names: tuple[str, ...]) -> list[Path]:
 
 def _is_project_folder(place: Path, folder: Path, root: Path) -> bool:
     """Return True if `place`, below `folder`, is a folder of the project. In a home, only `.agentcli` is."""
-    is_in_home = _is_home(folder) and not place.is_relative_to(folder / ".agentcli")
-    return not is_in_home and place.is_dir() and Path(os.path.realpath(place)).is_relative_to(os.path.realpath(root))
+    is_personal = _is_home(folder) and not place.is_relative_to(folder / ".agentcli")
+    return not is_personal and place.is_dir() and Path(os.path.realpath(place)).is_relative_to(os.path.realpath(root))
 
 
 def _places_in(folder: Path, names: Sequence[str], root: Path) -> list[Path]:

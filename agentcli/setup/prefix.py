@@ -103,7 +103,7 @@ class PrefixBuilder(Struct, kw_only=True):
             return instruction_texts.Instructions()
         config = self.config
         user_files = [config.paths.config / "AGENTS.md", Path("~/.agents/AGENTS.md").expanduser()]
-        if "claude" not in finder.disabled and not any(map(is_file, user_files)):  # as a substitute, Claude Code's file
+        if "claude" not in finder.disabled and not any(map(is_file, user_files)):  # Claude Code's file replaces them
             folder = config.environment.get("CLAUDE_CONFIG_DIR") or home_of(config.environment) / ".claude"
             user_files = [Path(folder, "CLAUDE.md")]
         return instruction_texts.find_instructions(config.cwd, user_files, finder=finder)

@@ -6,7 +6,7 @@ import os
 import sys
 from functools import partial
 
-from agentcli.cli.options import SERVER_FLAGS, load_for, make_flag_parser, unshared_stdin
+from agentcli.cli.options import SERVER_FLAGS, config_for, make_flag_parser, unshared_stdin
 from agentcli.cli.output import echo, set_up_logging, warn
 from agentcli.cli.session_opener import open_for_client
 from agentcli.errors import UsageError
@@ -23,7 +23,7 @@ _ABOUT = "Connect to an editor over the Agent Client Protocol. The editor starts
 
 def run(arguments: list[str]) -> int:
     options = make_flag_parser("agentcli acp", _ABOUT, FLAGS).parse_args(arguments)
-    config = load_for(options, current_folder())
+    config = config_for(options, current_folder())
     if options.login:
         from agentcli.cli.subcommands import run_command
 
@@ -40,7 +40,7 @@ def run(arguments: list[str]) -> int:
 
 async def _check_key(options: argparse.Namespace) -> None:
     """Raise `NoModel` or `NoKey` if no model can be used. Keys are read again, because a login may have saved one."""
-    models = Models(await asyncio.to_thread(load_for, options, current_folder()))
+    models = Models(await asyncio.to_thread(config_for, options, current_folder()))
     name = await models.default()
     if not any(map(models.keys.can_use, models.keys.providers_that_take_keys())):  # any key is enough to open sessions
         models.require_key(name)

@@ -45,7 +45,7 @@ def show(json: AsJson = False) -> None:
     if json:  # does not mention keys, so it works even if the file with keys is unusable
         print_json(write.without_secrets(msgspec.to_builtins(config.settings), mask))
         return
-    comments = [f"# {line}" for line in (*config.notices, *builder.models.keys.lines())]
+    comments = [f"# {line}" for line in (*config.notices, *builder.models.keys.describe_all())]
     echo("\n".join((*comments, mask(write.readable_settings(config.settings)))))
 
 

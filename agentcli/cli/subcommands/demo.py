@@ -51,7 +51,8 @@ async def _tour(repository: Path, model: str) -> int:
     """Show the turns of all prompts, run the sample's test, and return its exit code. Raises `UserError`."""
     is_terminal = sys.stdout.isatty()
     output = LinearOutput(sys.stdout, Theme(palette_for("auto", os.environ)) if is_terminal else None)
-    output.columns = shutil.get_terminal_size().columns if is_terminal else output.columns
+    if is_terminal:
+        output.columns = shutil.get_terminal_size().columns
     view = TurnView(output, unfold_key="")
     script = files("agentcli.cli.subcommands").joinpath("demo_sample", "script.jsonl")
     kind = model or "scripted (SCRIPTED: its answers were written in advance; tools, files and tests are real)"

@@ -171,7 +171,7 @@ def _check_sessions(subject: Subject) -> Iterator[Result]:
 def _check_keys(subject: Subject) -> Iterator[Result]:
     file = subject.config.paths.credentials
     try:
-        yield "ok", "; ".join(ProviderKeys(subject.config).lines()) or "none (to save one: agentcli login)", ""
+        yield "ok", "; ".join(ProviderKeys(subject.config).describe_all()) or "none (to save one: agentcli login)", ""
     except ConfigError as error:
         yield "problem", str(error), f"chmod 600 {file}. If it is damaged, delete it and run agentcli login again."
 

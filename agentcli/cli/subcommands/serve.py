@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 from msgspec import Struct
 
 from agentcli.agent.result import to_json_line
-from agentcli.cli.options import SERVER_FLAGS, load_for, make_flag_parser
+from agentcli.cli.options import SERVER_FLAGS, config_for, make_flag_parser
 from agentcli.cli.output import set_up_logging, warn
 from agentcli.cli.session_opener import open_for_client
 from agentcli.errors import UsageError, UserError
@@ -59,7 +59,7 @@ def run(arguments: list[str]) -> int:
         raise UsageError(f"--workers must be a number from 1 to {_MAX_WORKERS}.")
     if not 0 <= options.port <= _MAX_PORT:
         raise UsageError(f"--port must be a number up to {_MAX_PORT}; 0 is any free port.")
-    config = load_for(options, current_folder())
+    config = config_for(options, current_folder())
     set_up_logging(config)
     for notice in config.notices:
         warn(notice)
@@ -73,13 +73,13 @@ def run(arguments: list[str]) -> int:
         if sys.stderr.isatty() and not options.socket:
             warn(f"the page, with its token: {address['url']}/#token={token}")
 
-    bound = Path(options.socket).lstat() if options.socket else None
+    own_status = Path(options.socket).lstat() if options.socket else None
     try:
         return serve(worker, options.workers, on_ready=announce)
     finally:
         listener.close()
         with suppress(OSError):  # a later server may have put its own socket there
-            if bound is not None and os.path.samestat(bound, Path(options.socket).lstat()):
+            if own_status is not None and os.path.samestat(own_status, Path(options.socket).lstat()):
                 Path(options.socket).unlink()
 
 

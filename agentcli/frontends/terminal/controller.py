@@ -75,7 +75,7 @@ class TerminalController(OpenerHost):
         """Open the first session while the person types; return the task that does it."""
 
         async def open_first() -> Session:
-            session = await self._opener.first(self._terminal)
+            session = await self._opener.open_first(self._terminal)
             self._show_session(session)
             return session
 

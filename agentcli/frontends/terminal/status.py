@@ -94,7 +94,7 @@ class TerminalOpener(SessionOpener, Protocol):
 
     root: Path
 
-    async def first(self, terminal: TerminalActions) -> Session:
+    async def open_first(self, terminal: TerminalActions) -> Session:
         """Open the session that the command line means; ask which model if none is set up. Raises `UserError`."""
 
     def known_models(self) -> Sequence[tuple[str, str]]:
