@@ -173,14 +173,6 @@ class Locks(Protocol):
         """Hold the locks of the sorted `keys` while the body runs. Raises `ToolError` after the timeout."""
 
 
-class Restriction(Struct, frozen=True):
-    """A rule that denies calls or asks about them, made from the line `quote` of a project's instruction file."""
-
-    verb: Literal["ask", "deny"]
-    rule: str
-    quote: str = ""
-
-
 RestoredHow = Literal["restored", "removed", "merged", "conflict", "kept"]
 
 
@@ -241,14 +233,11 @@ class GrantStore(Protocol):
     def list(self) -> Sequence[str]:
         """Return the grants, oldest first."""
 
-    def restrictions(self) -> Sequence[Restriction]:
-        """Return the rules that an earlier version made from instruction files; they apply until they are removed."""
-
     def add(self, rule: str) -> None:
         """Add a grant; nothing changes if it is there already."""
 
     def remove(self, rule: str) -> None:
-        """Remove a grant or a restriction, by its rule."""
+        """Remove a grant."""
 
 
 StreamStatus = Literal["running", "complete", "failed"]

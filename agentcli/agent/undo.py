@@ -222,8 +222,7 @@ async def undo(
     reported = [file for file in files if not is_asked or file not in plan.files]
     stashes = [f"To bring back the stash that git dropped: git stash store {commit[:10]}" for commit in turn.stashes]
     remarks = [*await asyncio.to_thread(_git_remark, turn, host.shown), *stashes]
-    lines = [headline, *remarks, *_rows(reported, host.shown, direction)]
-    return UndoResult("\n".join(lines), turn, files)
+    return UndoResult("\n".join([headline, *remarks, *_rows(reported, host.shown, direction)]), turn, files)
 
 
 async def _carry_out(turn: TurnChanges, direction: Direction, plan: interfaces.Restoration, host: UndoHost) -> Outcomes:

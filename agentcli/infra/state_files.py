@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
+from typing import Literal
 from urllib.parse import quote, unquote
 
 import msgspec
 
-from agentcli.agent.interfaces import Restriction
 from agentcli.errors import StorageError, ToolError
 from agentcli.patterns import lazy_pattern
 from agentcli.settings.files import (
@@ -309,6 +309,14 @@ def _size(path: Path) -> int:
 
 def _memory_error(name: str, done: str, error: OSError) -> ToolError:
     return ToolError(f"{name} could not be {done}: {error.strerror or error}.", kind="resource_error")
+
+
+class Restriction(msgspec.Struct, frozen=True):
+    """A rule that an earlier version made from the line `quote` of an instruction file; it applies until removed."""
+
+    verb: Literal["ask", "deny"]
+    rule: str
+    quote: str = ""
 
 
 _Rules = list[str | Restriction]  # a grant is a text, such as "Bash(git status)"

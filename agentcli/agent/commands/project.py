@@ -133,8 +133,7 @@ async def _run_remember(host: CommandHost, text: str) -> Outcome:
         raise UsageError("Add what to remember: /remember TEXT")
     memory = _memory_of(host)
     await asyncio.to_thread(memory.append, NOTES, f"- {text}")
-    note = f"The user added this to {NOTES} in the memory: {text}"
-    host.session.state.notes.append(log_entries.reminder(note))
+    host.session.state.notes.append(log_entries.reminder(f"The user added this to {NOTES} in the memory: {text}"))
     return f"Added to {memory.place_of(NOTES)}"
 
 

@@ -225,7 +225,7 @@ _PARTS = ("conversation", "files", "both")
 
 async def _run_rewind(host: CommandHost, argument: str) -> Outcome:
     """Rewind the conversation, the files or both to before a prompt. If its number is given, nothing is asked."""
-    session, report, now = host.session, [], time.time()
+    session = host.session
     offered = prompts(session.state.conversation)[::-1]  # newest first
     if not offered:
         return "There is no prompt to rewind to."
@@ -235,7 +235,7 @@ async def _run_rewind(host: CommandHost, argument: str) -> Outcome:
         entry_id, text = offered[number_in(number, len(offered), "prompt")]
     else:
         times = {entry.id: entry.time for entry in session.state.conversation.path}
-        options = [(one_line(text), age(now - times[id])) for id, text in offered]
+        options = [(one_line(text), age(time.time() - times[id])) for id, text in offered]
         chosen = await host.choose("Rewind to before which prompt?", options)
         if chosen is None:
             return numbered_list(options[:MAX_LISTED], f"To rewind: /rewind NUMBER [{'|'.join(_PARTS)}]")
@@ -250,18 +250,19 @@ async def _run_rewind(host: CommandHost, argument: str) -> Outcome:
             return "Nothing was rewound."
         part = _PARTS[chosen]
     part = part or "conversation"
-    if part != "conversation" and changes is not None:
+    if part == "conversation":
+        report = "No files were changed."
+    elif changes is None:
+        report = "No file changes since then."
+    else:
         result = await undo_in(session, "undo", "yes" if number else "", host.confirm, turn=changes)
         if not result.is_wanted:
             return result.text
-        report.append(result.text)
-    elif part != "conversation":
-        report.append("No file changes since then.")
+        report = result.text
     if part != "files":
         host.put_into_input(session.rewind(entry_id))
-        report.insert(0, f'Rewound to before "{one_line(text)}"')
-        report += ["No files were changed."] if part == "conversation" else []
-    return "\n".join(report)
+        report = f'Rewound to before "{one_line(text)}"\n{report}'
+    return report
 
 
 UNDO_COMMANDS = (

@@ -1,4 +1,4 @@
-"""Sends a request within the budgets: each try reserves its price; a rejected request is rewritten."""
+"""Sends a request within the budgets: each attempt reserves its price; a rejected request is rewritten."""
 
 import asyncio
 import logging
@@ -34,7 +34,7 @@ from agentcli.llm.models import ModelInfo, RequestTarget, estimate, max_estimate
 
 
 class Attempt(Struct, kw_only=True):
-    """The newest try of a request. `retries` counts the tries before it."""
+    """The newest attempt of a request. `retries` counts the attempts before it."""
 
     sent: llm.Request
     retries: int = 0
@@ -46,14 +46,14 @@ class Attempt(Struct, kw_only=True):
 class PaidRequest(Struct, kw_only=True, dict=True):
     """A request and its retries, each within the budgets.
 
-    About the running try, `_reservation` is its part of the budgets, `_has_begun` is True once its stream had an event,
-    `_reported` is the usage so far, `_bytes` counts text, thinking and calls, and `_call_bytes` only the calls.
+    About the running attempt, `_reservation` is its part of the budgets, `_has_begun` is True once its stream had an
+    event, `_reported` is the usage so far, `_bytes` counts text, thinking and calls, and `_call_bytes` only the calls.
     """
 
     target: RequestTarget
     budgets: Budgets
     policy: llm.RetryPolicy
-    # Called for a try that ended without a reply, with the reported or estimated usage. Budgets get the worst case.
+    # Called for an attempt that ended without a reply, with its likely usage. The budgets are charged the worst case.
     on_broken: Callable[[Usage], None]
     on_retry: llm.OnRetry = lambda *failure: None
     max_prompt_tokens: Callable[[llm.Request, ModelInfo], int] = max_estimate  # an upper bound
@@ -61,13 +61,13 @@ class PaidRequest(Struct, kw_only=True, dict=True):
     async def reply(
         self, request: llm.Request, on_event: Callable[[llm.StreamEvent], object] = lambda event: None
     ) -> llm.Done:
-        """Return the reply with its usage. Raises `ProviderError`, and `OverBudget` if no budget covers a try."""
-        self._reservation = Reservation([], 0, math.inf, is_open=False)  # nothing is reserved before the first try
+        """Return the reply with its usage. Raises `ProviderError`, and `OverBudget` if no budget covers an attempt."""
+        self._reservation = Reservation([], 0, math.inf, is_open=False)  # nothing is reserved before the first attempt
         self.attempt, provider = Attempt(sent=request), self.target.provider
         try:
             async with asyncio.timeout(None) as self._deadline:
                 stream = llm.stream_with_retry(
-                    provider, request, policy=self.policy, on_retry=self._before_retry, before_try=self._before_try
+                    provider, request, policy=self.policy, on_retry=self._before_retry, before_try=self._before_attempt
                 )
                 async with aclosing(stream) as events:
                     async for event in events:
@@ -93,8 +93,8 @@ class PaidRequest(Struct, kw_only=True, dict=True):
             self._end_without_reply()  # for a cancellation; after a reply or an error, it does nothing
         raise AssertionError(f"{self.target.name} ended its stream without Done")
 
-    def _before_try(self, request: llm.Request) -> llm.Request:
-        """Reserve the worst case of a try; return the request with a reply as long as the budgets allow."""
+    def _before_attempt(self, request: llm.Request) -> llm.Request:
+        """Reserve the worst case of an attempt; return the request with a reply as long as the budgets allow."""
         info, prices = self.target.info, self.target.info.prices
         prompt_tokens = partial(self.max_prompt_tokens, request, info)
         if self.budgets.is_limited and prices and prices.cache_write_1h is not None and request.lasts_an_hour:
@@ -143,8 +143,8 @@ class PaidRequest(Struct, kw_only=True, dict=True):
         self._reservation.settle(usage, self.target.info.cost(usage), duration_s)
 
     def _end_without_reply(self, error: ProviderError | None = None) -> None:
-        """End a try without a reply. It is free if the server rejected it, or never received it."""
-        if not self._reservation.is_open:  # the try has ended already
+        """End an attempt without a reply. It is free if the server rejected it, or never received it."""
+        if not self._reservation.is_open:  # the attempt has ended already
             return
         if error is not None and not (self._has_begun or error.is_answered):
             self._settle(Usage())

@@ -144,7 +144,7 @@ def check_size(request: llm.Request, info: ModelInfo) -> None:
 
 
 async def _stream(turn: Turn, target: RequestTarget, request: llm.Request) -> tuple[llm.Done, Attempt]:
-    """Publish the stream as events; return the reply and its last try. If the reply breaks off, its text is stored."""
+    """Publish the stream as events; return the reply and the last attempt. A reply that breaks off is stored, too."""
     text_so_far: list[str] = []
     blocks = ReplyBlocks(target.provider, turn.emit)
     models = turn.runtime.models
@@ -200,7 +200,7 @@ def _prepare_calls(workspace: Workspace) -> None:
 
 
 def max_prompt_tokens(turn: Turn, model: str, request: llm.Request, info: ModelInfo) -> int:
-    """Return the maximum tokens of a prompt: the same model's count of the newest reply, and a bound for the rest."""
+    """Return an upper bound of a prompt's tokens, from the count of the newest reply if the same model sent that."""
     bodies = (entry.body for entry in reversed(turn.state.conversation.path))
     newest = next((body for body in bodies if isinstance(body, entries.Assistant | entries.Compaction)), None)
     positions = [n for n, message in enumerate(request.messages) if message.role == "assistant"]
