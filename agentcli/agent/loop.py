@@ -246,16 +246,16 @@ def has_distant_reset(error: Exception) -> bool:
 async def handle_failure(turn: Turn, error: llm_errors.ProviderError | UserError) -> TurnFailed:
     """Return the event of a failure. Entries that the provider would reject again are taken back."""
     is_half = broke_off(turn, error)
-    taken_back = ""
+    removal_notice = ""
     is_first_request = turn.round == 1 and bool(turn.log.prompt_ids)
     # `type(...) is`: the subclasses have other causes. If text was shown, the request was accepted.
     if type(error) is llm_errors.BadRequest and blames_content(error) and not error.shown:
-        taken_back = turn_log.take_back_rejected(turn)
+        removal_notice = turn_log.take_back_rejected(turn)
     elif turn.runtime.limits.is_interactive and isinstance(error, llm_errors.ProviderError) and not turn.answer.is_half:
         turn_log.return_messages(turn)  # the person has them in the input again
     elif is_first_request and isinstance(error, llm_errors.AuthError | llm_errors.ContextOverflow):
         turn_log.take_back_prompt(turn)  # sending the same request again would fail again
-        taken_back = turn_log.PROMPT_REMOVED
+        removal_notice = turn_log.PROMPT_REMOVED
     is_retryable = isinstance(error, llm_errors.ProviderError) and error.is_retryable
     await fire(turn.runtime.calls, "StopFailure", error=str(error))
     try:
@@ -266,7 +266,7 @@ async def handle_failure(turn: Turn, error: llm_errors.ProviderError | UserError
         await turn_log.wait_until_stored(turn)
     except StorageError as unstored:  # more important to the person than the first error
         error = unstored
-    sentences = [_describe(turn, error), *([] if is_half else _next_steps(turn, error)), taken_back]
+    sentences = [_describe(turn, error), *([] if is_half else _next_steps(turn, error)), removal_notice]
     text = " ".join(part if part.endswith((".", "!", "?")) else f"{part}." for part in sentences if part)
     return failed_event(turn, text, is_retryable, type(error).__name__, broke_off=is_half)
 
@@ -289,7 +289,7 @@ def _describe(turn: Turn, error: llm_errors.ProviderError | UserError) -> str:
     """Return an error's text, with the provider's name if a person reads it, or if it says too little without."""
     provider, own_text = provider_display_name(turn.state.model.name.partition("/")[0]), str(error)
     if isinstance(error, llm_errors.Overloaded) and own_text.lower().strip(" .!") in _ONLY_OVERLOADED:
-        error.args = (f"{provider} is overloaded",)
+        error.args = (f"{provider} is overloaded",)  # for `describe_error`, which adds details to this text
     if isinstance(error, llm_errors.ModelNotFound) and own_text.startswith("model: "):  # Anthropic's whole message
         error.args = (own_text.replace("model: ", f"{provider} has no model ", 1),)
     text = describe_error(error)

@@ -111,7 +111,7 @@ async def wait_until_stored_anyway(turn: Turn) -> None:
 
 
 def answer_open_calls(turn: Turn, why: str = "", *, apart_from: Collection[ToolUse] = ()) -> None:
-    """Add a result to each open call, `why` or how it ended, because providers reject requests with open calls."""
+    """Add a result to each open call: `why`, or how it ended. Providers reject requests with open calls."""
     conversation = turn.state.conversation
     calls = tuple(call for call in conversation.open_calls.values() if call not in apart_from)
     if calls:
@@ -187,7 +187,7 @@ def return_messages(turn: Turn) -> None:
         add(turn, *(entries.User(message) for message in waiting), conversation.queue.entry())
         turn.emit(queue_event(turn.state))
     own = {id: message for id, message in unanswered_messages(conversation).items() if id in turn.log.entry_ids}
-    # A reminder comes from the program itself, such as the report of a subagent, so it stays.
+    # Messages in this tag come from the program itself, such as the reports of subagents, so they stay.
     if ids := tuple(id for id, message in own.items() if not typed_text(message).startswith("<system-reminder>")):
         add(turn, entries.Retracted(ids))
 

@@ -24,7 +24,7 @@ from agentcli.tools.observation import STANDARD_CHARS, as_shown, call_title, cut
 from agentcli.tools.text.diff import diff_hunks
 from agentcli.tools.tool import DryRunReport, ToolOutput
 
-PLAN = "plan mode discards all changes"
+PLAN_REASON = "plan mode discards all changes"
 _MAX_COMMAND_CHARS = 60
 _MAX_NAMES = 20
 _MAX_OUTPUT_LINES = 10
@@ -106,7 +106,7 @@ class Review(Struct, kw_only=True):
             self.approved += [change.name for change in changes]
         else:
             self.discard_reason = decision.reason
-            self.is_denied |= decision.reason != PLAN
+            self.is_denied |= decision.reason != PLAN_REASON
 
     def add_answer(self, question: ChangesApproval, hunks: Sequence[int] | None, comment: str) -> None:
         """Approve what the person chose: `hunks` are indices into the hunks of all changes in a row; None means all."""
@@ -228,7 +228,7 @@ def _groups(dry_run: DryRun, rules: Rules, base: PatternBase, mode: Mode | None)
 def _decision_of_mode(mode: Mode, changes: Sequence[ChangeSummary], ask_rule: Rule | None) -> PolicyDecision | None:
     """Return a mode's decision about changes; None if the mode asks. `ask_rule` is a rule that asks about them."""
     if mode in ("plan", "dontAsk"):
-        reason = PLAN if mode == "plan" else "changes that need approval are discarded"
+        reason = PLAN_REASON if mode == "plan" else "changes that need approval are discarded"
         return PolicyDecision(outcome="deny", reason=reason)
     if ask_rule is not None and mode != "bypassPermissions":
         return None

@@ -76,14 +76,14 @@ class CallHistory(msgspec.Struct, kw_only=True):
         finally:
             self.detachable.discard(detach)
 
-    def is_stuck(self, call: ToolUse) -> bool:
+    def detect_loop(self, call: ToolUse) -> bool:
         """Return True if the newest calls equal this one; if they do so in spite of the error, set `looping`."""
         is_repeated = len(self._recent) == SAME_CALL_LIMIT and len(set(self._recent)) == 1
-        is_stuck = self.ends_loops and is_repeated and self._recent[0][0] == _call_key(call)
-        if is_stuck and self._got_error:
+        is_loop = self.ends_loops and is_repeated and self._recent[0][0] == _call_key(call)
+        if is_loop and self._got_error:
             self.looping = call_title(call.name, call.input)
-        self._got_error = is_stuck
-        return is_stuck
+        self._got_error = is_loop
+        return is_loop
 
     def remember(self, call: ToolUse, result: ToolResult) -> None:
         if not self._got_error:  # otherwise the result is the error

@@ -108,7 +108,8 @@ async def run_with_retries(report: Report, tool: Tool, run: Callable[[], Awaitab
                 raise
             await asyncio.sleep(error.retry_after or rule.delay(retries))
             report.retry_count, report.last_error = retries + 1, str(error)
-            limit_s = None if limit_s is None else max(limit_s, min(limit_s * 2, MAX_TIME_LIMIT_S))
+            if limit_s is not None and limit_s < MAX_TIME_LIMIT_S:
+                limit_s = min(2 * limit_s, MAX_TIME_LIMIT_S)
 
 
 async def _run_with_timeout(name: str, limit_s: float | None, run: Callable[[], Awaitable[ToolOutput]]) -> ToolOutput:

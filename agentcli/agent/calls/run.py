@@ -112,7 +112,7 @@ async def _parse_and_ask_hooks(call: Call) -> tuple[Tool, Any, HookAnswer]:
         )
     if len(msgspec.json.encode(use.input)) > MAX_ARGUMENT_BYTES:
         raise ToolError("The arguments are larger than 10 MB.", kind="invalid_parameters")
-    if session.history.is_stuck(use):
+    if session.history.detect_loop(use):
         raise ToolError(
             f"This call has returned the same result {SAME_CALL_LIMIT} times in a row. Try something else, or answer.",
             kind="validation_error",
@@ -263,7 +263,7 @@ async def observed(tool: Tool, output: ToolOutput, context: ToolContext) -> Tool
 
 
 def _first_page(text: str, unshortened: str, context: ToolContext) -> tuple[str, tuple[Path, ...]]:
-    """Store a result that `text` shortens or that has several pages; return the first, and files that may be opened."""
+    """Store a result that was shortened to `text` or has several pages; return what the model sees and may open."""
     data = context.workspace.resources.data
     if data is None:
         return observation.cut_middle(text), ()

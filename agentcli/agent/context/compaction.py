@@ -74,7 +74,7 @@ class Compactor(Struct, kw_only=True):
         """Return the compaction that a request needs; None if there is room, or the last compaction is too recent."""
         basis = Basis(conversation=conversation, model=model, prefix=prefix, used=used)
         if used < self.settings.at * model.window:
-            self.write_ahead(basis, emit)
+            self.write_ahead(basis, emit)  # for the next compaction
             return None
         is_short = self.settings.strategy == "auto" and len(conversation.messages) < self.settings.min_messages
         can_wait = is_short or not _has_cooled_down(conversation, self.settings.cooldown)
@@ -99,9 +99,7 @@ class Compactor(Struct, kw_only=True):
             self._reported.add(key)
             emit(Notice(text))
 
-    async def compact_after_overflow(
-        self, conversation: Conversation, model: ModelInfo, prefix: Prefix
-    ) -> Compaction | str:
+    async def compact_overflow(self, conversation: Conversation, model: ModelInfo, prefix: Prefix) -> Compaction | str:
         """Compact after the provider rejected a request as too long: the window may be smaller than assumed."""
         used = conversation.size.tokens(prefix.system, prefix.tools, model)
         model = structs.replace(model, window=min(model.window, max(used, 1)))
@@ -182,10 +180,10 @@ class Compactor(Struct, kw_only=True):
         return settings.strategy == "summarize" or len(basis.conversation.messages) >= settings.summary_messages
 
 
-def _has_cooled_down(conversation: Conversation, replies: int) -> bool:
+def _has_cooled_down(conversation: Conversation, min_replies: int) -> bool:
     bodies = [entry.body for entry in conversation.path]
     newest = max((n for n, body in enumerate(bodies) if isinstance(body, Compaction)), default=None)
-    return newest is None or sum(isinstance(body, Assistant) for body in bodies[newest:]) >= replies
+    return newest is None or sum(isinstance(body, Assistant) for body in bodies[newest:]) >= min_replies
 
 
 class TextCache(Protocol):

@@ -95,7 +95,7 @@ async def compact_after_overflow(turn: Turn) -> bool:
         return False
     turn.log.had_overflow = True
     _, info = await turn.runtime.models.resolve(state)
-    compaction = await watch.compactor.compact_after_overflow(state.conversation, info, turn.runtime.prefix(info))
+    compaction = await watch.compactor.compact_overflow(state.conversation, info, turn.runtime.prefix(info))
     if not isinstance(compaction, str):
         await _compact(turn, compaction)
     elif turn.round > 1 or len(state.conversation.messages) > 1:  # for a single prompt, the overflow error is enough
