@@ -8,7 +8,7 @@ from msgspec import Struct, field, structs
 
 from agentcli.agent.calls.model import NOBODY_LEFT, Call
 from agentcli.agent.calls.report import Mask
-from agentcli.agent.events import ChangesApproval, CommandApproval, Denial
+from agentcli.agent.events import ChangesApproval, CommandApproval, Denial, Notice
 from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.approvals import PermittedCall
 from agentcli.agent.permissions.call_effects import call_effects, command_effects
@@ -50,6 +50,8 @@ async def ask_about_obstacle(call: Call, permitted: PermittedCall, obstacle: Obs
     Raises `Declined` if they do not open files: without these the command failed halfway, so no change is applied.
     """
     use, turn, opens = call.use, call.turn, obstacle.opens
+    if permitted.dry_run == "on_request" and (end := last_lines(report.result.output, call.report.mask)):
+        turn.emit(Notice(f"The dry run printed:\n{end}"))
     if turn.state.mode == "bypassPermissions":
         return not opens  # only a person may open a host or a path
     if turn.session.ask is None or turn.state.mode in ("plan", "dontAsk"):

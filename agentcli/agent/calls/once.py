@@ -46,12 +46,7 @@ class KeyedCalls:
         self, key: str, use: ToolUse, make: Callable[[], Coroutine[Any, Any, DirectCall]], *, ttl_s: float = KEY_TTL_S
     ) -> DirectCall:
         """Make the call of a key unless it was made before; return its end. Raises `UsageError` if that was another."""
-        # Running calls are never forgotten, so that no call is made twice.
-        ended = [(key, expires) for key, (_, task, expires) in self._calls.items() if task.done()]
-        excess = len(self._calls) + 1 - MAX_KEYS
-        for position, (old_key, expires) in enumerate(ended):  # oldest first
-            if position < excess or expires <= time.monotonic():
-                del self._calls[old_key]
+        self._forget_ended()
         if key not in self._calls:
             self._calls[key] = use, asyncio.create_task(make()), time.monotonic() + ttl_s
         first, task, _ = kept = self._calls[key]
@@ -62,6 +57,14 @@ class KeyedCalls:
         finally:
             may_retry = task.done() and (task.cancelled() or task.exception() is not None or task.result().can_repeat)
             if may_retry and self._calls.get(key) == kept:  # another caller may have removed or replaced it
+                del self._calls[key]
+
+    def _forget_ended(self) -> None:
+        """Forget expired calls, and the oldest to make room for one more; but no running call, or it is made twice."""
+        ended = [(key, expires) for key, (_, task, expires) in self._calls.items() if task.done()]  # oldest first
+        excess = len(self._calls) + 1 - MAX_KEYS
+        for position, (key, expires) in enumerate(ended):
+            if position < excess or expires <= time.monotonic():
                 del self._calls[key]
 
     async def cancel(self) -> None:

@@ -127,8 +127,8 @@ async def _run_with_timeout(name: str, limit_s: float | None, run: Callable[[], 
 async def make_dry_run(call: Call, permitted: PermittedCall, context: ToolContext) -> ToolOutput | PermittedCall:
     """Make a dry run of a command and apply the approved changes. Return its output, or the call to run instead.
 
-    The person is asked about an obstacle, or a doubt about a dry run that they requested. A yes runs the command
-    directly, starts its server as a job, or opens a host or path for a second dry run, and no obstacle to that counts.
+    The person is asked about an obstacle. A yes runs the command directly, starts its server as a job, or opens a host
+    or path for a second dry run, whose obstacles are not asked about.
     """
     opened: Obstacle | None = None  # the host or paths that the person has opened
     while True:
@@ -139,12 +139,7 @@ async def make_dry_run(call: Call, permitted: PermittedCall, context: ToolContex
         report, obstacle = output.dry_run, None
         assert report is not None, "a tool that runs commands makes a dry run if the terms say so"
         try:
-            if permitted.dry_run == "on_request":
-                obstacle = await asyncio.to_thread(_find_doubt, permitted, report)
-                lines = dry_run_review.last_lines(report.result.output, call.report.mask)
-                if obstacle is not None and lines:
-                    call.turn.emit(Notice(f"The dry run printed:\n{lines}"))
-            elif opened is None:
+            if opened is None:
                 obstacle = await asyncio.to_thread(_find_obstacle, call, permitted, report)
             if obstacle is None or not await dry_run_review.ask_about_obstacle(call, permitted, obstacle, report):
                 return await _apply(call, permitted, report)
@@ -207,6 +202,8 @@ def _find_doubt(permitted: PermittedCall, report: DryRunReport) -> Obstacle | No
 def _find_obstacle(call: Call, permitted: PermittedCall, report: DryRunReport) -> Obstacle | None:
     """Return an obstacle to a dry run that the person can remove, if there is one. Blocks."""
     dry_run = report.dry_run
+    if permitted.dry_run == "on_request":
+        return _find_doubt(permitted, report)
     if dry_run.too_much:
         return Obstacle(why=f"was ended: {dry_run.too_much}", then="run it directly in the workspace")
     if report.result.stall.startswith("listens"):  # "listens on port 8000; …": a server, which would never end

@@ -240,7 +240,7 @@ def asked_level(tool: Tool, arguments: Any) -> OutputLevel | None:
 
 async def observed(tool: Tool, output: ToolOutput, context: ToolContext) -> ToolOutput:
     """Return the output in the form for the model: text at the output level, or the first page of a long text."""
-    content, unshortened = output.content, output.full  # the latter is empty if nothing was left out
+    content, unshortened = output.content, output.full  # `full` is empty if nothing was left out
     if content is None and output.structured is not None:
         show, value = tool.show or observation.format_value, output.structured
         try:

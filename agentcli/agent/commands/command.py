@@ -8,7 +8,7 @@ from msgspec import Struct
 from agentcli.agent.calls.model import fire
 from agentcli.agent.interfaces import SessionInfo, SessionStore
 from agentcli.agent.session import Session
-from agentcli.errors import ToolError, UsageError, UserError
+from agentcli.errors import ToolError, UsageError, UserError, nearest
 from agentcli.llm.messages import Text
 
 SKILLS = "Skills"  # the heading of skills in /help
@@ -207,8 +207,6 @@ class CommandSet:
             raise UsageError(f"/{name} works only in the terminal.")
         if reason := self.find_reason(name):
             raise UsageError(reason)
-        import difflib
-
-        shown = (command.name for command in self._commands)
-        hint = "".join(f" Did you mean /{near}?" for near in difflib.get_close_matches(name, shown, n=1))
+        near = nearest(name, (command.name for command in self._commands), cutoff=0.6)
+        hint = f" Did you mean /{near}?" if near else ""
         raise UsageError(f"Unknown command /{name}.{hint} To list all: /help")

@@ -60,15 +60,14 @@ def _net_changes(
             for change in entry.body.changes:
                 first, _ = states.get(change.path, (change.before, None))
                 states[change.path] = first, change.after
+    text_of = partial(_recorded_text, checkpoints=checkpoints, workspace=workspace)
     files: list[FileDiff] = []
     others: list[str] = []
     for stored, (first, last) in states.items():
         if first == last or {state.kind for state in (first, last) if state} <= {"folder"}:
             continue
         name = workspace.shown(Path(log_entries.system_path(stored)))
-        before = after = None
-        if len(files) < MAX_FILES:
-            before, after = (_recorded_text(state, checkpoints, workspace) for state in (first, last))
+        before, after = (text_of(first), text_of(last)) if len(files) < MAX_FILES else (None, None)
         if before is None or after is None:
             others.append(name)
         elif diff := unified_diff(name, before, after):

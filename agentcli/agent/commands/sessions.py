@@ -212,8 +212,7 @@ async def _run_why(host: CommandHost, argument: str) -> Outcome:
     if not argument:
         raise UsageError("Add a file, and optionally a line: /why PATH[:LINE]")
     find, read = host.session.runtime.calls.workspace.real_path, _checkpoints_of(host.session).content
-    lines = await undo.blame(argument, find, host.stored_sessions, read)
-    authors = [line.author for line in lines if line.author]
+    authors = [line.author for line in await undo.blame(argument, find, host.stored_sessions, read) if line.author]
     if not authors:
         return f"No session wrote to {argument}."
     newest = max(authors, key=lambda author: author.at)

@@ -270,7 +270,7 @@ class Summaries(Struct, kw_only=True, dict=True):
             self.problem, self._next_pause_s = "", FIRST_PAUSE_S
         finally:
             _BEING_WRITTEN.difference_update(keys)
-        if tries_session_model:
+        if tries_session_model:  # only now, because the keys must no longer be in `_BEING_WRITTEN`
             log.warning("a summary by %s was rejected: the session's model writes instead", self.model)
             await self.write(turns, focus, emit=emit)
 

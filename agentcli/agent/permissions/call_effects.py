@@ -119,14 +119,18 @@ def command_effects(facts: CallFacts, command: CommandAnalysis) -> CallEffects:
     if not any((*grave, *plain)):  # files of the project that it reads matter only if it has no other effect
         things = (("writes", written), ("reads", shown(effects.reads)), ("runs", programs))
         plain = next(([line] for verb, names in things if (line := _effect_line(verb, names))), [])
+    grave = [*_privilege_and_git_lines(command), *grave]
+    return CallEffects(tuple(filter(None, (*grave, *plain))), tuple(filter(None, grave)))
+
+
+def _privilege_and_git_lines(command: CommandAnalysis) -> list[str]:
+    """Return lines about other users' rights and about work that git would lose; "" for each that does not apply."""
     forms = [form for segment in command.segments for form in segment.deny_forms]
-    grave = [
+    return [
         _effect_line("runs as another user, with", [found[0] for found in map(_RUNS_AS_ANOTHER.match, forms) if found]),
         "forces the push: it can overwrite commits on the remote" if any(map(_FORCED_PUSH.match, forms)) else "",
         "may discard changes that are not committed" if any(map(_DISCARDS_CHANGES.match, forms)) else "",
-        *grave,
     ]
-    return CallEffects(tuple(filter(None, (*grave, *plain))), tuple(filter(None, grave)))
 
 
 def _runs_download(command: CommandAnalysis) -> bool:

@@ -35,8 +35,7 @@ class PathLookup:
 
     @cached_property
     def base(self) -> judge.PatternBase:
-        workspace = self.workspace
-        return judge.PatternBase(workspace.real_cwd, self.roots[0], workspace.settings.home)
+        return judge.PatternBase(self.workspace.real_cwd, self.roots[0], self.workspace.settings.home)
 
     @cached_property
     def roots(self) -> tuple[Path, ...]:
@@ -162,9 +161,9 @@ class CallFacts(Struct, frozen=True, kw_only=True):
 
     @property
     def why_runs_outside(self) -> str:
-        """The reason why a command must leave the sandbox without having asked to; empty if it need not, or cannot."""
+        """The reason why a command must run outside the sandbox; empty if it need not, cannot, or asks to itself."""
         sandbox = self.workspace.facts
-        can_leave = getattr(self.arguments, "unconfined", None) is False  # True: its call asks to leave anyway
+        can_leave = getattr(self.arguments, "unconfined", None) is False  # True: its call asks to leave
         if not can_leave or not sandbox.confines or sandbox.profile == "danger-full-access":
             return ""
         for remote in self.command.effects.remotes if self.command is not None else ():
