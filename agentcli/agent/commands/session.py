@@ -146,10 +146,12 @@ def _read_end(file: Path) -> str:
 
 
 def _job_row(job: BackgroundJob) -> str:
-    why, outcome, state = f" ({job.stall})" if job.stall else "", job.outcome, "runs"
+    state, outcome = "runs", job.outcome
     if outcome is not None:
-        state = f"{outcome.text}{' (exit 0)' if outcome.exit_code == 0 else ''} · {outcome.duration_s:,.0f} s"
-    return f"  {job.id:<7} {state:<5}  {' '.join(job.command.split())}{why}"
+        exit_code = " (exit 0)" if outcome.exit_code == 0 else ""  # the text names other codes
+        state = f"{outcome.text}{exit_code} · {outcome.duration_s:,.0f} s"
+    stall = f" ({job.stall})" if job.stall else ""  # why a running job makes no progress
+    return f"  {job.id:<7} {state:<5}  {' '.join(job.command.split())}{stall}"
 
 
 async def _run_stop(host: CommandHost, which: str) -> Outcome:

@@ -194,7 +194,7 @@ class Server:
             changes += map(str, await asyncio.to_thread(self._approvals.programs.changed_files, command))
             if changes:
                 self._approvals.programs.accept_changes(command)
-        await (self.restart() if changes else self.client())
+        await (self.restart() if changes else self.client())  # both connect, and so read the current offer
         if self.is_changed and self.current_offer:
             changes.append(self.describe_changes())
             self._approve_offer(self.current_offer)

@@ -55,7 +55,7 @@ class TerminalApp:
     ) -> None:
         self._console, self._opener, self._context = console, opener, context
         self._title = ""  # of the window, as it was last set
-        self._state_at_rest = "idle"  # the state that is reported to the terminal while no turn runs
+        self._state_at_rest = "idle"  # reported to the terminal while no turn runs
         self._tick_timer: asyncio.TimerHandle | None = None  # draws the next frame of the spinner
         self._warnings: list[str] | None = []  # held until the first lines are printed, then None
         self.leave, self.changed, self.show_prompt_sign = console.leave, console.changed, console.changed
@@ -131,7 +131,8 @@ class TerminalApp:
         if not self._composer.area.buffer.text.strip():
             self._composer.forget_draft()
         self._print_warnings()
-        can_resume = self._context.drafts is not None and self.controller.has_entries  # drafts: only if stored
+        is_stored = self._context.drafts is not None
+        can_resume = is_stored and self.controller.has_entries
         await self.controller.close()
         if can_resume:
             self._view.print_line(f"To resume this session: agentcli -r {self.controller.session.id[:13]}", "muted")
@@ -139,7 +140,7 @@ class TerminalApp:
         await self._opener.aclose()
 
     def draw(self, columns: int, max_rows: int) -> Frame:
-        """Lay out at most `max_rows` rows. If they are few, the rows above the input and the status line are cut.
+        """Lay out at most `max_rows` rows. A low window shows less of the work above the input and of the status line.
 
         Each frame also updates the window's title, the reported state and the status command.
         """
@@ -223,7 +224,7 @@ class TerminalApp:
         return [*above[:room], *dialog]
 
     def _help_and_todo_rows(self, columns: int) -> list[Row]:
-        """Return the keys and the to-do list if they were asked for; while a turn runs, the open items of its list."""
+        """Return the keys and the to-do list if the person opened them; while a turn runs, the list's open items."""
         lines: list[Row] = []
         if self._actions.shows_keys:
             room = max(10, columns // 3)  # for the keys of an action: a narrow window shows only the first ones
@@ -312,7 +313,7 @@ class TerminalApp:
         async with self._console.released():
             return await edit_text(text, self._console.environment)
 
-    async def run_own(self, command: str, *, to_model: bool) -> None:
+    async def run_own_command(self, command: str, *, to_model: bool) -> None:
         session, view, output = self.controller.session, self._view, ""
         try:
             async with self._console.released():
@@ -321,7 +322,7 @@ class TerminalApp:
             end = f"[{error}]"
         if end:
             view.print_line(end, "warning")
-        if output.count("\n") > MAX_UNFOLDED_LINES:  # a shorter one is on the screen, where the command printed it
+        if output.count("\n") > MAX_UNFOLDED_LINES:  # the screen no longer shows all that the command printed
             view.folded.append(FoldedText(f"!{command}", output))
         view.print_gap()
         self._dialogs.reprint_question()

@@ -52,15 +52,15 @@ class Composer:
         self.session_of_draft: Callable[[], str] = lambda: ""  # returns the session's id once it has a prompt
         self._draft_session = ""  # the id of the session whose draft was restored last; empty before the first prompt
         self.history, self._folder = context.history, context.folder
-        # The number of the history entry in the input (1 is the newest, 0 none), and its text.
-        self._recalled, self._recalled_text = 0, ""
-        self._text_before = TypedText("")  # the text that was being written when the first entry was recalled
+        self._entry_number = 0  # of the history entry in the input: 1 is the newest, 0 the text that is being written
+        self._entry_text = ""  # that entry's text, before the person edited it
+        self._written = TypedText("")  # the text that was being written when the first entry was shown
         self._stash_key = labels.first("stash")
         self._stash: list[TypedText] = []
         self._save_timer: asyncio.TimerHandle | None = None  # saves the draft
         self._disk = ThreadPoolExecutor(1)  # one thread, so that drafts are written in order
         self.area.buffer.on_text_changed += lambda _: self._save_draft_soon()
-        self.area.buffer.recall = self.recall
+        self.area.buffer.go_back_in_history = self.go_back_in_history
 
     @property
     def typed(self) -> TypedText:
@@ -89,27 +89,26 @@ class Composer:
         if self.typed.expand().strip():
             self.history.add(self.typed)
 
-    def recall(self, by: int) -> None:
-        """Go `by` entries back in the history, or forward if negative; after the newest comes the unsent text."""
+    def go_back_in_history(self, by: int) -> None:
+        """Show an entry that is `by` older, or newer if negative; after the newest comes the text being written."""
         if not self.area.takes_prompt:  # the input takes an answer, for which earlier prompts are no use
             return
         entries, buffer = self.history.entries, self.area.buffer
-        if buffer.text != self._recalled_text:  # a changed entry is treated as typed text
-            self._recalled = 0
-        if not self._recalled:
-            self._text_before = self.typed
-        position = max(0, min(self._recalled + by, len(entries)))
-        if position == self._recalled:
+        if buffer.text != self._entry_text:  # an edited entry is treated as text that is being written
+            self._entry_number = 0
+        if not self._entry_number:
+            self._written = self.typed
+        number = max(0, min(self._entry_number + by, len(entries)))
+        if number == self._entry_number:
             return
-        self._recalled = position
-        self.put(entries[position - 1] if position else self._text_before)
-        self._recalled_text = buffer.text
+        self._entry_number = number
+        self.put(entries[number - 1] if number else self._written)
+        self._entry_text = buffer.text
         if by < 0:  # at the end of the first line, so that Down goes through the lines before the next entry
-            buffer.cursor_position = buffer.document.get_end_of_line_position() if position else len(buffer.text)
+            buffer.cursor_position = buffer.document.get_end_of_line_position() if number else len(buffer.text)
 
     def paste(self, data: str) -> None:
-        # Answers to questions, during which completion is off, take no images.
-        if self.area.takes_prompt and (path := typed_text.image_path(data)) is not None:
+        if self.area.takes_prompt and (path := typed_text.image_path(data)) is not None:  # answers take no images
             try:
                 self._insert(self.pastes.add_image(*typed_text.read_image(path)))
                 return

@@ -48,7 +48,7 @@ class TerminalController(OpenerHost):
         self._unsent: tuple[Block, ...] = ()  # a message that came back unanswered while the input was in use
         self._can_continue = False  # True while the last turn is unfinished, so that Enter continues it
         self._submitting = asyncio.Lock()  # keeps texts in the order in which they were typed
-        self._named_jobs: set[str] = set()  # ids of jobs that a warning about leaving has already named
+        self._named_jobs: set[str] = set()  # ids of the jobs in earlier warnings about leaving
 
     @property
     def session(self) -> Session:
@@ -84,7 +84,7 @@ class TerminalController(OpenerHost):
         return self._opening
 
     def _show_session(self, session: Session, *, replays: bool = True) -> None:
-        """Show a session instead of the previous one; with `replays`, print the end of its conversation."""
+        """Show a session instead of the previous one; print the end of its conversation if it `replays`."""
         self._session = session
         if self._pump is not None:
             self._pump.cancel()
@@ -212,7 +212,7 @@ class TerminalController(OpenerHost):
         return next((typed for sent, typed in self._sent if sent == content), None) or as_typed(content)
 
     def submit(self, typed: TypedText, *, queue: bool = False) -> None:
-        """Run a command, or send a prompt; it steers a turn or, with `queue`, follows it."""
+        """Run a command, or send a prompt; a prompt steers a running turn or, with `queue`, waits for its end."""
         typed = TypedText(typed.text.strip(), typed.pastes)
         if not self.is_open and typed.text != "/resume":  # /resume opens its list at once, so it is not shown as queued
             unsent = self.view.activity.queue.steering  # shown as "next"
@@ -231,7 +231,7 @@ class TerminalController(OpenerHost):
             if shown.startswith("!"):
                 if shell_command := text.lstrip("!").strip():
                     self.view.begin_prompt(text)
-                    self.spawn(self._terminal.run_own(shell_command, to_model=not text.startswith("!!")))
+                    self.spawn(self._terminal.run_own_command(shell_command, to_model=not text.startswith("!!")))
                 return
             parsed = self.commands.parse(text) if shown.startswith("/") else None
             if parsed is None:
@@ -282,7 +282,7 @@ class TerminalController(OpenerHost):
         if not self.is_open:
             return
         if self.session.is_busy:
-            self.session.submit(GoOn())
+            self.session.submit(GoOn())  # only a turn that waits for MCP servers is affected
         elif self._unsent:
             self._send(self._unsent, shown=message_text(self._unsent), queue=False)
         elif self.session.snapshot().conversation.queue.follow_ups:
@@ -347,7 +347,7 @@ class TerminalController(OpenerHost):
             return await self._opener.ask_key(self._terminal, provider)
 
     async def choose(self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None) -> int | None:
-        """Let the person choose. Raises `NothingChosen` if they close the list; an empty one returns None at once."""
+        """Let the person choose. Raises `NothingChosen` if they close the list. Without options, returns None."""
         with self.view.activity.hide_command_rows():
             chosen = await self._terminal.choose(title, options, current=current)
         if chosen is None and options:

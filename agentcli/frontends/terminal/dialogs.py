@@ -22,7 +22,8 @@ from agentcli.frontends.terminal.text.fragments import Fragment, Row, clipped, f
 
 REACTION_S = 0.25  # no key answers a question sooner, because nobody can have read it
 LINGER_S = 0.6  # an answered question stays this long while nobody types: another often replaces it
-_STEPS = {"left": -1, "right": 1, "up": -1, "down": 1, "pageup": -1, "pagedown": 1, "end": sys.maxsize}  # by key
+# By key: how far it moves, counted in choices, rules, rows or pages.
+_STEPS = {"left": -1, "right": 1, "up": -1, "down": 1, "pageup": -1, "pagedown": 1, "end": sys.maxsize}
 MAX_ROWS_BESIDE = 3  # of running work, shown beside a question
 MAX_ANSWER_ROWS = 3  # of a written answer, below the hunk or the plan that it is about
 ROWS_AROUND = 4  # beside the question and its answers: a gap, the status line, what the screen keeps free
@@ -45,9 +46,10 @@ class Dialogs:
         self._answered_panel: QuestionPanel | None = None  # it stays on the screen for `LINGER_S`
         self._shown_at = self._answered_at = self._typed_at = 0.0  # by `time.monotonic()`
         self._enter_answers = True  # False once a command waits, because a further Enter is meant for it
-        self.is_finishing_message = False  # True while keys are for a message; after it, they are for the question
+        self.is_writing_message = False  # True while a question waits until the person has written a message
         self._letters = TypedLetters(console, decide=self.decide, begin_text=self._begin_answer_or_message)
-        self._draft = self._text_before_answer = ""  # a prompt that questions hide; what the input had before an answer
+        self._draft = ""  # a prompt that questions hide
+        self._text_before_answer = ""  # in the input
         self._area.buffer.on_text_changed += self._text_changed
 
     @property
@@ -71,7 +73,7 @@ class Dialogs:
             return lingering.rows(columns, max_rows=max_rows, is_ready=False) if lingering else []
         if self.purpose != "prompt":  # an answer is being typed below
             return self.panel.review_rows(columns, max_rows - MAX_ANSWER_ROWS)
-        if self.is_finishing_message:
+        if self.is_writing_message:
             text = "? Waiting for your approval. Send (Enter) or set aside (Esc) your draft first."
             return in_rows([("warning", text)], columns, hang=4)
         others, is_ready = len(self._panels) - 1, time.monotonic() - self._shown_at >= REACTION_S
@@ -103,7 +105,7 @@ class Dialogs:
     @property
     def takes_keys(self) -> bool:
         is_shown = self._shown_panel is not None and self._shown_panel is self.panel
-        return is_shown and self.purpose == "prompt" and not self.is_finishing_message
+        return is_shown and self.purpose == "prompt" and not self.is_writing_message
 
     @property
     def hides_input(self) -> bool:
@@ -113,6 +115,7 @@ class Dialogs:
 
     @property
     def _lingering(self) -> QuestionPanel | None:
+        """The question that was just answered, unless something else takes its place."""
         is_free = self.panel is None and self.purpose == "prompt" and not self._area.buffer.text
         return self._answered_panel if is_free else None
 
@@ -130,7 +133,7 @@ class Dialogs:
         if panel is not None and self._shown_panel is None and self.picker is None and self.purpose != "secret":
             self._shown_panel, self._answered_panel, self._enter_answers = panel, None, True
             self._hold_lone_letter(panel)
-            self.is_finishing_message = self.purpose == "prompt" and self._is_typing()
+            self.is_writing_message = self.purpose == "prompt" and self._is_typing()
             self._set_draft_aside()
             self._start_reading()
             self._print_preview(panel, panel.preview(self._console.columns))
@@ -154,9 +157,10 @@ class Dialogs:
         asyncio.get_running_loop().call_later(after_s + REACTION_S + 0.02, self._console.changed)
 
     def _print_preview(self, panel: QuestionPanel, fragments: list[Fragment], max_rows: int = 0) -> None:
-        """Print as much of a preview as fits into the window, or `max_rows` unless 0; keys print the rest."""
+        """Print the beginning of a preview, `max_rows` or, for 0, as much as fits into the window; keys print more."""
         columns, review, was_scrolled = self._console.columns, panel.review, bool(panel.unread)
-        panel.unread, panel.review = [], None  # only the choices are measured: a hunk scrolls in the room that is left
+        # The choices are measured without the panel's other rows: a hunk takes only the room that the preview leaves.
+        panel.unread, panel.review = [], None
         room = self._console.output.get_size().rows - MAX_ROWS_BESIDE - ROWS_AROUND - len(panel.rows(columns))
         panel.review = review
         shown, panel.unread = first_rows(fragments, columns, max_rows or max(1, room))
@@ -166,10 +170,10 @@ class Dialogs:
             self._start_reading()  # the key that scrolled here is not an answer
 
     def _hold_lone_letter(self, panel: QuestionPanel) -> None:
-        """Hold the only letter in the input: it may be the previous question's answer, typed twice, or begin a word."""
+        """Hold the only letter in the input: it may begin a word, or repeat the answer to the previous question."""
         text = self._area.buffer.text
         was_just_answered = time.monotonic() - self._answered_at < TYPING_PAUSE_S
-        is_prompt = self.purpose == "prompt" and not self.is_finishing_message
+        is_prompt = self.purpose == "prompt" and not self.is_writing_message
         if len(text) == 1 and was_just_answered and is_prompt:
             self._area.replace_text("")
             self._letters.hold(panel, text, is_early=True)
@@ -177,17 +181,17 @@ class Dialogs:
     def _is_typing(self) -> bool:
         """Return True in the middle of a message, which a question must not interrupt."""
         was_just_typed = time.monotonic() - self._typed_at < TYPING_PAUSE_S
-        return bool(self._area.buffer.text) and (self.is_finishing_message or was_just_typed)
+        return bool(self._area.buffer.text) and (self.is_writing_message or was_just_typed)
 
     def _text_changed(self, _: Buffer) -> None:
         """Let the question take keys once the message is sent or stashed, which empties the input."""
         self._typed_at = time.monotonic() if self._area.buffer.text else 0.0
-        if self.is_finishing_message and not self._area.buffer.text:
-            self.end_writing()
+        if self.is_writing_message and not self._area.buffer.text:
+            self.end_message()
 
-    def end_writing(self) -> None:
+    def end_message(self) -> None:
         """Let the question take keys; an unsent message returns after the answer."""
-        self.is_finishing_message, self._enter_answers = False, not self._area.buffer.text.startswith("/")
+        self.is_writing_message, self._enter_answers = False, not self._area.buffer.text.startswith("/")
         self._start_reading(KEY_ALONE_S)  # a second Enter is not an answer
         self._set_draft_aside()
 
@@ -201,7 +205,7 @@ class Dialogs:
     def _restore_draft(self) -> None:
         """Restore the draft after the last question; text typed since then follows it."""
         if self.panel is None and self.purpose == "prompt":
-            self._answered_panel, self.is_finishing_message = None, False
+            self._answered_panel, self.is_writing_message = None, False
             self._area.takes_prompt = True
             if self._draft:
                 self._area.replace_text(self._draft + self._area.buffer.text)
@@ -233,10 +237,10 @@ class Dialogs:
 
     def _begin_answer_or_message(self, text: str) -> None:
         """Begin an answer with `text` if the question takes words; else a message, for which the question waits."""
-        if self._panels[0].text_purpose != "denial":  # a text says no only after Tab
+        if self._panels[0].text_purpose != "denial":  # a denial in words begins with Tab
             self._begin_answer(text)
             return
-        self.is_finishing_message = self._area.takes_prompt = True
+        self.is_writing_message = self._area.takes_prompt = True
         self._console.begin_inserting()
         self._area.set_text(text)
 
@@ -248,7 +252,7 @@ class Dialogs:
     def paste(self, data: str) -> None:
         self._begin_answer_or_message(self._letters.drop())
         self._composer.paste(data)
-        self.is_finishing_message &= bool(self._area.buffer.text)  # an empty paste begins no message
+        self.is_writing_message &= bool(self._area.buffer.text)  # an empty paste begins no message
 
     def press(self, key: str) -> None:
         """Apply a key that is no character to the first question, or to the review of its hunks or plan."""
@@ -257,7 +261,7 @@ class Dialogs:
         if key == "enter" and self._letters.take_enter(panel):
             return
         self._letters.drop()
-        self._enter_answers |= key != "enter"
+        self._enter_answers |= key != "enter"  # a person who presses another key is looking at the question
         match key:
             case "enter" if not self._enter_answers:
                 self._console.hint.show("The command waits. Answer with a letter, or with ↑ ↓ and Enter.")
@@ -270,14 +274,15 @@ class Dialogs:
             case "left" | "right":
                 panel.select_rule(step)
             case "down" | "pagedown" | "end" if panel.unread and panel.review is None:
-                self._print_preview(panel, panel.unread, 0 if key == "pagedown" else step)  # 0: as many as fit
+                max_rows = 0 if key == "pagedown" else step  # 0: as many as fit
+                self._print_preview(panel, panel.unread, max_rows)
             case "up" | "down" if not panel.unread or panel.review is not None:
                 panel.move(step)
             case "pageup" | "pagedown" | "end" if panel.review is not None:
                 panel.review.move(step * panel.review.page_rows)
 
     def decide(self, choice: Choice) -> None:
-        """Answer the question, or open what leads to the answer: the input, the hunks, the editor."""
+        """Answer the question, or open what leads to its answer: the input, the hunks or the editor."""
         self._letters.drop()
         if not self.takes_keys:  # the choice is a held letter's, and something else has got the keys meanwhile
             return
@@ -289,7 +294,7 @@ class Dialogs:
                 self._controller.spawn(self._view_all(panel))
             case "rule":
                 self.start_answer("rule", panel.rule)
-            case _ if choice not in panel.selectable_choices:
+            case _ if choice not in panel.selectable_choices:  # a yes, before all of the question was on the screen
                 more = "For several hunks: Esc, then End" if panel.review else "Or End"
                 self._console.hint.show(f"Scroll to the end first: PageDown. {more}.")
             case "edit":
@@ -338,7 +343,7 @@ class Dialogs:
         asyncio.get_running_loop().call_later(LINGER_S, self._end_lingering, answered)
 
     def _end_lingering(self, panel: QuestionPanel) -> None:
-        if self._answered_panel is panel:  # else another question took its place
+        if self._answered_panel is panel:  # else another question has taken its place
             self._restore_draft()
 
     async def ask_secret(self, question: str) -> str | None:

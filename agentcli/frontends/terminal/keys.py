@@ -73,7 +73,7 @@ class KeyActions(Struct, eq=False, kw_only=True):
     def has_open_view(self) -> bool:
         """True while something is open that Esc closes, even if the action `interrupt` has another key."""
         is_view_open = self.shows_keys or self.shows_todo or bool(self.controller.view.opened_agent)
-        return is_view_open or self.dialogs.is_finishing_message or self.dialogs.purpose != "prompt"
+        return is_view_open or self.dialogs.is_writing_message or self.dialogs.purpose != "prompt"
 
     def enter(self) -> None:
         """Send the text or, after a backslash, begin a new line."""
@@ -103,7 +103,7 @@ class KeyActions(Struct, eq=False, kw_only=True):
             self.controller.submit(self.composer.take(), queue=queue)
 
     def _keep_command_for_later(self) -> None:
-        self.dialogs.end_writing()
+        self.dialogs.end_message()
         self.console.hint.show("The command waits in the input until you have answered.", 8.0)
 
     def accept_with_menu(self) -> None:
@@ -116,9 +116,10 @@ class KeyActions(Struct, eq=False, kw_only=True):
         self.composer.area.take_completion()
         text = self.buffer.text
         arguments = (command.argument for command in self.controller.commands if command.name == text[1:].strip())
-        # A command whose name was typed in full is run as it is. Arguments in brackets, such as `[NAME]`, are optional.
-        is_complete = text.rstrip() == before.rstrip() or all(one.startswith("[") for one in arguments if one)
-        if is_complete and text.startswith("/") and "\n" not in text:
+        # Arguments in brackets, such as `[NAME]`, are optional.
+        needs_argument = any(argument and not argument.startswith("[") for argument in arguments)
+        was_typed_in_full = text.rstrip() == before.rstrip()
+        if text.startswith("/") and "\n" not in text and (was_typed_in_full or not needs_argument):
             self.accept()
 
     def take_back(self) -> None:
@@ -129,12 +130,12 @@ class KeyActions(Struct, eq=False, kw_only=True):
             self.composer.put_before(self.controller.as_typed(waiting[-1]))
 
     def search_history(self) -> None:
-        # Equal texts are listed once, at the place of the newest.
-        entries = [*{(sent.text, *sent.pastes.values()): sent for sent in self.composer.history.entries}.values()]
+        by_content = {(entry.text, *entry.pastes.values()): entry for entry in self.composer.history.entries}
+        entries = [*by_content.values()]  # each content once, at the place of its newest entry
         if not entries:
             self.console.hint.show("The history is empty.")
             return
-        options = [(" ".join(sent.text.split())[:MAX_OPTION_CHARS], "") for sent in entries]
+        options = [(" ".join(entry.text.split())[:MAX_OPTION_CHARS], "") for entry in entries]
         picking = self.dialogs.pick(Picker("History", options))  # before the task runs: the next key is for the list
 
         async def pick() -> None:
@@ -150,8 +151,8 @@ class KeyActions(Struct, eq=False, kw_only=True):
             self.dialogs.end_answer()
         elif self.buffer.complete_state is not None:
             self.buffer.cancel_completion()
-        elif self.dialogs.is_finishing_message:
-            self.dialogs.end_writing()
+        elif self.dialogs.is_writing_message:
+            self.dialogs.end_message()
         elif self.shows_keys:
             self.composer.area.replace_text("")
         elif self.controller.view.opened_agent:
@@ -280,7 +281,7 @@ def _input_bindings(actions: KeyActions, when: _When) -> Iterator[Binding]:
         ("send", actions.enter, when.has_no_menu),
         ("send", actions.accept_with_menu, when.has_menu),
         (("enter",), actions.accept_with_menu, when.has_menu),  # even if "send" has another key
-        (("enter",), actions.enter, when.has_no_menu & when.input_takes_answer),  # the same
+        (("enter",), actions.enter, when.has_no_menu & when.input_takes_answer),  # here, too
         ("complete", area.take_completion, when.has_menu),
         ("complete", buffer.start_completion, when.has_no_menu & can_complete),
         ("queue", lambda: actions.accept(queue=True), when.has_no_menu & can_queue),
@@ -308,7 +309,7 @@ def _view_bindings(actions: KeyActions, when: _When) -> Iterator[Binding]:
     )
     yield from (
         ("interrupt", actions.escape, when.input_takes_keys & escape_acts),
-        # Esc closes what is open even if "interrupt" has another key.
+        # Esc closes what is open, even if "interrupt" has another key.
         (("escape",), actions.escape, (when.input_takes_keys & has_open_view) | (when.has_menu & ~vi_insert_mode)),
         (("<sigint>",), actions.control_c, Always()),
         ("cancel", actions.control_c, Always()),

@@ -48,7 +48,7 @@ class TypedLetters:
         return time.monotonic() < self._sentence_until
 
     def type(self, panel: QuestionPanel, text: str, *, is_early: bool) -> None:
-        """Handle a typed character. Alone it may be an answer, else it begins a text, but never at a hunk."""
+        """Handle a typed character: alone it may be an answer; with others it begins a text, except at a hunk."""
         held, choice = self.drop(), panel.choice_for(text)
         held_choice = None if self._are_early else panel.choice_for(held)
         if isinstance(panel.review, HunkReview) and text != "/":  # a command is typed in the input
@@ -60,7 +60,7 @@ class TypedLetters:
         # A letter that came too early to be an answer may be typed again.
         elif choice is not None and (not held or (self._are_early and held == text)):
             self.hold(panel, held + text, is_early=is_early)
-        elif held or text == "/" or panel.text_purpose != "denial":  # a text says no only after Tab
+        elif held or text == "/" or panel.text_purpose != "denial":  # a denial in words begins with Tab
             self._begin_text(held + text)
         else:  # not an answer, but a sentence if more letters follow
             self.hold(panel, text, is_early=True, for_s=TYPING_PAUSE_S)

@@ -71,7 +71,8 @@ class QuestionPanel:
         """The choices that the terminal shows, those of the open review if there is one."""
         if self.review is not None:
             return self.review.choices
-        choices = [choice for choice in choices_for(self.question, [self.rule] if self.rules else []) if choice.key]
+        rules = [self.rule] if self.rules else []
+        choices = [choice for choice in choices_for(self.question, rules) if choice.key]  # others are for buttons
         match self.question:  # more choices, which need further input
             case events.Question():
                 words = "Something else, in your own words" if self.question.options else "Answer in your own words"
@@ -84,15 +85,19 @@ class QuestionPanel:
                 choices += [] if count else [_EDIT_PLAN]
             case _:
                 choices.append(Choice("words", "Tab", "No, and say what to do instead"))
-        label = f"Choose among {len(self.question.hunks)} {reviews.hunk_word(self.question)}s"
-        return [*choices, Choice("hunks", "h", label)] if len(self.question.hunks) > 1 else choices
+        if len(self.question.hunks) > 1:
+            label = f"Choose among {len(self.question.hunks)} {reviews.hunk_word(self.question)}s"
+            choices.append(Choice("hunks", "h", label))
+        return choices
 
     @property
     def selectable_choices(self) -> list[Choice]:
-        """The choices that can be made now: none of them a yes until all of the question was on the screen."""
-        is_hunk_read = isinstance(self.review, HunkReview) and self.review.has_shown_end  # others may be unread
-        ids = (*_NEED_NO_READING, "take") if is_hunk_read else _NEED_NO_READING
-        return [choice for choice in self.choices if not self.unread or choice.id in ids]
+        """The choices that can be made now: none of them a yes until all that it approves was on the screen."""
+        if not self.unread:
+            return self.choices
+        is_hunk_read = isinstance(self.review, HunkReview) and self.review.has_shown_end
+        ids = (*_NEED_NO_READING, "take") if is_hunk_read else _NEED_NO_READING  # "take" approves only this hunk
+        return [choice for choice in self.choices if choice.id in ids]
 
     @property
     def no(self) -> Choice:
@@ -100,19 +105,20 @@ class QuestionPanel:
 
     @property
     def text_purpose(self) -> Literal["answer", "plan_comment", "denial"]:
-        """The purpose of typed text: only the model's own questions have answers in words; at others it says no."""
+        """The purpose of typed text: an answer to the model's own question; to any other question, a denial."""
         if isinstance(self.review, PlanComments):
             return "plan_comment"
         return "answer" if isinstance(self.question, events.Question) else "denial"
 
     def choice_for(self, key: str) -> Choice | None:
         """Return the choice for a letter or, by its place, for a digit; None if the character may begin a text."""
-        if isinstance(self.question, events.Question):  # options have digits as keys, and letters begin an answer
+        if isinstance(self.question, events.Question):  # letters begin an answer, except y and n if these are options
             index = yes_or_no(key, self.question.options)
             digit = key if index is None else f"{index + 1}"
             return next((choice for choice in self.choices if choice.key == digit and digit.isdecimal()), None)
         by_key = {str(place): choice for place, choice in enumerate(self.choices, 1)} | {"v": _VIEW}
-        by_key |= {"e": _RULE} if self.rules and self.review is None else {}
+        if self.rules and self.review is None:
+            by_key["e"] = _RULE
         if first_yes := next((choice for choice in self.choices if choice.is_yes), None):
             by_key["y"] = first_yes  # also for a plan, whose choices have digits
         return (by_key | {choice.key: choice for choice in self.choices}).get(key)
@@ -193,8 +199,10 @@ class QuestionPanel:
         if isinstance(question, events.CallApproval | events.ChangesApproval):
             subject = str(call.input.get("command", "")) if call.name == "bash" else call_title(call.name, call.input)
         if isinstance(question, events.CallApproval):
-            yes = "Dry run first" if answer.scope == "try" else yes + _SCOPES.get(answer.scope, " once")
-            yes = "Dry run again" if question.opens else yes  # with access to what the first one lacked
+            if question.opens:
+                yes = "Dry run again"  # with access to what the first one lacked
+            else:
+                yes = "Dry run first" if answer.scope == "try" else yes + _SCOPES.get(answer.scope, " once")
         elif isinstance(question, events.PlanApproval):
             subject = MODE_TEXTS[parse_mode(answer.mode or question.next_mode)].name if answer.allowed else ""
             comment = "" if answer.allowed else comment  # the comment of a yes is the plan itself
@@ -226,18 +234,18 @@ class QuestionPanel:
                     shown += _marked_lines(question.output, "│ ", "│ ", "muted", columns=columns)
                 shown += _changes_text(question, columns, is_whole=is_whole)
             case events.CallApproval(preview=text) if not _is_title_complete(question.call):
-                if path_of(text):
+                if path_of(text):  # of an edit, whose preview is a diff
                     shown = reviews.diff_text(text, columns)
                 else:
                     shown = _marked_lines(text, "$ " if question.call.name == "bash" else "  ", "  ", columns=columns)
             case _:
                 return head
-        if len(self._rule_rows(columns)) == MAX_RULE_ROWS:  # the panel cuts so long a rule
+        if len(self._rule_rows(columns)) == MAX_RULE_ROWS:  # the panel cuts such a long rule
             shown.append(("muted", f"  {self._rule_text}\n"))
         return [*head, *shown]
 
     def _headline(self) -> list[Fragment]:
-        """Return a call's title and effects, or a command's effects one a line; else the question and its reason."""
+        """Return a command's effects, one a line; another call's title and effects; else a question and its reason."""
         question, call, separator = self.question, self.question.call, " · "
         if isinstance(question, events.CallApproval):
             is_grave = bool(question.grave)
@@ -310,8 +318,9 @@ class QuestionPanel:
         """Return the rule in at most `MAX_RULE_ROWS` rows; a longer one is cut, because `preview` has all of it."""
         keys = "e to edit, ←/→ narrower or wider" if len(self.rules) > 1 else "e to edit"
         rows = _folded_line("muted", f"  {self._rule_text} ({keys})", columns) if self._rule_text else []
-        cut = [*rows[: MAX_RULE_ROWS - 1], clipped([("muted", "    … v shows all of it")], columns)]
-        return rows if len(rows) <= MAX_RULE_ROWS else cut
+        if len(rows) > MAX_RULE_ROWS:
+            rows[MAX_RULE_ROWS - 1 :] = [clipped([("muted", "    … v shows all of it")], columns)]
+        return rows
 
     def plain_lines(self) -> list[str]:
         """Return the heading, the choices that need no live screen, and the rule, as lines. Enter replaces Esc."""
@@ -328,13 +337,15 @@ def _covered_calls(rule: Rule) -> str:
         start = pattern.removesuffix(" *")
         return f"commands that match `{pattern}`" if start == pattern else f"every command that starts with `{start}`"
     pattern = pattern.removeprefix("/") if pattern.startswith("//") else pattern  # rules write absolute paths with //
-    folder = pattern.removesuffix("/**")
-    return f"{tool} calls for {pattern.removeprefix('domain:') if folder == pattern else f'files below {folder}'}"
+    if pattern.endswith("/**"):
+        return f"{tool} calls for files below {pattern.removesuffix('/**')}"
+    return f"{tool} calls for {pattern.removeprefix('domain:')}"
 
 
 def _changes_text(question: events.ChangesApproval, columns: int, *, is_whole: bool) -> list[Fragment]:
     """Return the diffs of all changes; if they are long, a summary by file unless `is_whole`."""
-    first_hunks = accumulate((change.hunks for change in question.changes), initial=0)  # their indices, and one more
+    # The index of each change's first hunk. The last number belongs to no change, so `zip` leaves it out.
+    first_hunks = accumulate((change.hunks for change in question.changes), initial=0)
     # A change with a single hunk has no `diff`: the hunk is its whole text.
     parts = [(c.diff or question.hunks[first], c) for c, first in zip(question.changes, first_hunks, strict=False)]
     shown = [*chain.from_iterable(reviews.change_text(text, change, columns) for text, change in parts)]

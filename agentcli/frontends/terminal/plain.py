@@ -95,7 +95,7 @@ class PlainTerminal(TerminalActions):
         data = b""
         with suppress(OSError):
             data = os.read(self._stdin, 65_536)
-        if not data:  # Ctrl-D; an ended pipe is read again at once, and then leaves in spite of jobs
+        if not data:  # Ctrl-D, or the end of a pipe, which is read again at once: this repetition leaves despite jobs
             self._controller.leave()
             if not self._leaving.is_set():
                 self.show_prompt_sign()
@@ -208,7 +208,7 @@ class PlainTerminal(TerminalActions):
         finally:
             loop.add_reader(self._stdin, self._read)
 
-    async def run_own(self, command: str, *, to_model: bool) -> None:
+    async def run_own_command(self, command: str, *, to_model: bool) -> None:
         self._controller.session.submit(RunCommand(command, to_model))
 
     def session_opened(self) -> None:

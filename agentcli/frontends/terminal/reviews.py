@@ -91,16 +91,18 @@ class HunkReview:
     def decide(self, choice_id: str, comment: str = "") -> Approve | None:
         """Decide on the hunk that is shown, or on several; return the answer after the last one."""
         self._comments += [comment] if comment else []
-        end_of_file = self._file_ends[self._index]
-        is_of_file, is_of_rest = choice_id.endswith("_file"), choice_id.endswith("_all")
-        end = len(self._hunks) if is_of_rest else end_of_file if is_of_file else self._index + 1
+        end = self._index + 1  # of the hunks that the choice is about
+        if choice_id.endswith("_file"):
+            end = self._file_ends[self._index]
+        elif choice_id.endswith("_all"):
+            end = len(self._hunks)
         if choice_id.startswith("take"):
             self._accepted += range(self._index, end)
         self.has_shown_end, self._top = False, 0
-        is_complete = end == len(self._hunks)
-        self._index = 0 if is_complete else end  # 0 because the review may still be drawn
-        if not is_complete:
+        if end < len(self._hunks):
+            self._index = end
             return None
+        self._index = 0  # the review may be drawn once more
         hunks = tuple(self._accepted)
         return Approve(self._question.id, allowed=bool(hunks), comment="; ".join(self._comments), hunks=hunks or None)
 
@@ -175,10 +177,10 @@ def change_text(text: str, change: ChangeSummary, columns: int, *, is_brief: boo
         # The kind is that of a single file or of a whole folder; each file of a changed folder has its own lines.
         is_deleted = change.kind == "deleted" or "+++ /dev/null" in file_lines
         is_new = change.kind == "created" or "--- /dev/null" in file_lines
-        label = "" if not path else "  (DELETED)" if is_deleted else "  (new)" if is_new else ""
+        label = "  (DELETED)" if is_deleted else "  (new)" if is_new else ""
         counts = f"  {diff_counts(part)}" if path and is_brief else ""
         name = re.sub(r"(\d) (?=files?\b|bytes\b|[KMG]B\b)", "\\1\xa0", name)  # keeps number and unit in a row
-        head = [("bold error" if is_deleted else "bold", f"  {name}{label}"), ("muted", f"{counts}\n")]
+        head = [("bold error" if is_deleted else "bold", f"  {name}{label if path else ''}"), ("muted", f"{counts}\n")]
         shown += wrapped(head, columns, hang=4)
         if not counts:
             texts = [("", f"  {note}\n") for note in notes]

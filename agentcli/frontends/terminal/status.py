@@ -49,18 +49,20 @@ class TerminalActions(Protocol):
     async def choose(
         self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, is_startup: bool = False
     ) -> int | None:
-        """Let the person choose a (label, detail) pair, or type if it `is_startup`; None if they cancel."""
+        """Let the person choose a (label, detail) pair; None if they cancel. If `is_startup`, they can type prompts."""
 
     async def ask_secret(self, question: str) -> str | None:
         """Ask for text that is neither shown nor stored; None when nothing was typed."""
 
-    async def run_outside(self, arguments: Sequence[str]) -> None: ...
+    async def run_outside(self, arguments: Sequence[str]) -> None:
+        """Run another program in the terminal."""
 
     async def edit(self, text: str) -> str | None:
         """Return the text as the person's editor left it; None if no editor can be shown. Raises `UserError`."""
         return None
 
-    async def run_own(self, command: str, *, to_model: bool) -> None: ...
+    async def run_own_command(self, command: str, *, to_model: bool) -> None:
+        """Run a shell command that the person typed; its output goes `to_model` with the next message."""
 
     def put_into_input(self, text: str) -> None: ...
 
@@ -186,8 +188,8 @@ def status_rows(
     """Return the status line; a narrow window drops parts from its end. `custom` rows replace the figures."""
     if len(hint) > columns:
         return in_rows([("warning", hint)], columns, hang=2)
-    is_known = status.place.session_id or status.mode != "default"  # it is not before the session is open
-    mode = MODE_TEXTS[status.mode].name if is_known else ""
+    is_mode_known = status.place.session_id or status.mode != "default"  # False until the session is open
+    mode = MODE_TEXTS[status.mode].name if is_mode_known else ""
     parts = [
         ("muted" if vi_mode == "INSERT" else "accent", vi_mode),
         ("warning", hint),
@@ -208,9 +210,10 @@ def status_rows(
 def coloured_rows(output: str) -> list[Row]:
     """Return the first lines of a program's output with their colours, and nothing else that acts on a terminal."""
     text, codes = list[Fragment](), ""
-    for number, part in enumerate(_COLOURS.split(output)):
-        if number % 2:  # a code's parameters, added to those before, which a 0 among them resets
-            codes = f"{codes[-100:]};{part}".lstrip(";") if part.strip("0;:") else ""  # old ones are long overridden
+    for number, part in enumerate(_COLOURS.split(output)):  # texts and the parameters of codes alternate
+        if number % 2:
+            # A code adds to the ones before it; a 0 resets them. Of many, the oldest are long overridden.
+            codes = f"{codes[-100:]};{part}".lstrip(";") if part.strip("0;:") else ""
         else:
             text.append((f"{RAW}{codes}" if codes else "muted", printable(part)))
     return [row for row in lines_of(text) if plain(row).strip()][:MAX_CUSTOM_ROWS]
@@ -302,21 +305,22 @@ class SessionStatus:
         if self._session is None:
             return
         now = self._session.snapshot()
-        reply = now.conversation.last_reply  # after it, the provider keeps a long conversation in its cache for a while
-        is_long = reply is not None and now.context_tokens >= LONG_CONTEXT_TOKENS
-        cold_in_s = reply.time + TIME_TO_LIVE_S - time.time() if reply is not None and is_long else math.inf
-        before, self.status = self.status, self._read(now, is_cold=cold_in_s <= 0)
+        reply = now.conversation.last_reply
+        cache_lives_s = math.inf  # the provider forgets a long conversation some time after its last reply
+        if reply is not None and now.context_tokens >= LONG_CONTEXT_TOKENS:
+            cache_lives_s = reply.time + TIME_TO_LIVE_S - time.time()
+        before, self.status = self.status, self._read(now, is_cold=cache_lives_s <= 0)
         if self.status != before:
             self._terminal.changed()
         self.stop_timer()
-        has_unprinted_ends = self._print_job_ends(now)
-        cold_check_s = cold_in_s + 1 if cold_in_s > 0 else math.inf  # no check once the cache has expired
-        wait_s = JOB_CHECK_S if has_unprinted_ends or self.status.jobs else cold_check_s
+        wait_s = cache_lives_s + 1 if cache_lives_s > 0 else math.inf  # no check once the cache has expired
+        if self._print_job_ends(now) or self.status.jobs:
+            wait_s = JOB_CHECK_S
         if wait_s < math.inf:
             self._timer = asyncio.get_running_loop().call_later(wait_s, self.refresh)
 
     def _print_job_ends(self, now: SessionSnapshot) -> bool:
-        """Print the ends of jobs; return True if one could not be printed yet."""
+        """Print the ends of jobs; return True if one must be printed later."""
         jobs = now.workspace.sandbox.jobs.list() if now.workspace.is_open() else ()
         ended = [job for job in jobs if not job.is_running and job.id not in self._reported_jobs]
         self._reported_jobs |= {job.id for job in ended if self._view.print_job_end(job)}
@@ -328,17 +332,21 @@ class SessionStatus:
 
     def _read(self, now: SessionSnapshot, *, is_cold: bool) -> Status:
         """Return the figures; if the cache `is_cold`, with the price of reading the conversation without it."""
-        info, tokens = self._opener.model_info(now.model), now.context_tokens
-        lost_cache = is_cold and info.prices is not None and info.prices.cache_read is not None
-        cold_usd = tokens * info.prices.max_rates(tokens)[0] if info.prices and lost_cache else None  # [0]: of a prompt
+        info, tokens, cold_usd = self._opener.model_info(now.model), now.context_tokens, None
+        if is_cold and info.prices is not None and info.prices.cache_read is not None:
+            usd_per_token, _ = info.prices.max_rates(tokens)
+            cold_usd = tokens * usd_per_token
         cwd = os.fsencode(now.workspace.cwd).decode(errors="replace")
-        budget = now.max_budget_usd
         return Status(
             model=info.name,
             mode=now.mode,
             effort=now.effort or "",
             use=SessionUse(
-                tokens=tokens, window=info.window, cost_usd=now.cost_usd, budget_usd=budget, cold_usd=cold_usd
+                tokens=tokens,
+                window=info.window,
+                cost_usd=now.cost_usd,
+                budget_usd=now.max_budget_usd,
+                cold_usd=cold_usd,
             ),
             place=SessionPlace(now.id, cwd, git_branch(self._opener.root) or ""),
             jobs=len(now.workspace.running_jobs()),

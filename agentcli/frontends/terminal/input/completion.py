@@ -116,15 +116,15 @@ class FileIndex:
         if self._paths is None and self._listing is not None:
             await asyncio.wait([self._listing], timeout=FIRST_LISTING_S)
         pattern, paths = _Pattern(query), self._paths or ()
-        is_folder = not query or query.endswith("/")
-        for rank in (pattern.rank_entry, pattern.rank) if is_folder else (pattern.rank,):
+        names_folder = not query or query.endswith("/")
+        for rank_of in (pattern.rank_entry, pattern.rank) if names_folder else (pattern.rank,):
             best: list[tuple[Rank, str]] = []
             for start in range(0, len(paths), _BLOCK_PATHS):
                 if not is_wanted():
                     return []
-                ranked = ((rank(path), path) for path in paths[start : start + _BLOCK_PATHS])
-                found = [(place, path) for place, path in ranked if place is not None]
-                best = heapq.nsmallest(limit, [*best, *found])
+                ranks = ((rank_of(path), path) for path in paths[start : start + _BLOCK_PATHS])
+                matches = [(rank, path) for rank, path in ranks if rank is not None]
+                best = heapq.nsmallest(limit, [*best, *matches])
                 await asyncio.sleep(0)
             if best:
                 return [path for _, path in best]
@@ -167,12 +167,13 @@ class _Pattern:
     def __init__(self, query: str) -> None:
         self._query = query
         self._ignores_case = query == query.lower()
+        # The letters in their order, with others between them.
         self._letters = re.compile("".join(rf"[^{letter}]*{letter}" for letter in map(re.escape, query)))
-        # `fr/te` matches in `agentcli/frontends/terminal`.
+        # The beginnings of folders: `fr/te` matches in `agentcli/frontends/terminal`.
         self._folders = re.compile("(?:^|/)" + "[^/]*/".join(map(re.escape, query.split("/"))))
 
     def rank_entry(self, path: str) -> Rank | None:
-        """Return the rank among the entries of the folder that the query names, of which hidden ones come last."""
+        """Return the rank among the entries of the folder that the query names; hidden entries come last."""
         compared = path.lower() if self._ignores_case else path
         name = compared.removeprefix(self._query).removesuffix("/")
         is_entry = compared.startswith(self._query) and name and "/" not in name
@@ -185,14 +186,14 @@ class _Pattern:
         return self._tier(compared), len(path), path
 
     def _tier(self, path: str) -> int:
-        """Return the index of the strictest of three conditions that a path meets; 3 for none."""
+        """Return how well the query fits a path: from 0, the best, to 3, which only has the letters in their order."""
         query = self._query
         name_start = path.rfind("/", 0, -1) + 1  # a folder's path also ends in a slash
         if "/" in query:
-            fits = path.startswith(query) or f"/{query}" in path, bool(self._folders.search(path)), query in path
+            is_best, is_good = path.startswith(query) or f"/{query}" in path, bool(self._folders.search(path))
         else:
-            fits = path.startswith(query, name_start), path.find(query, name_start) >= 0, query in path
-        return (*fits, True).index(True)
+            is_best, is_good = path.startswith(query, name_start), path.find(query, name_start) >= 0
+        return (is_best, is_good, query in path, True).index(True)
 
 
 def _sort_key(path: str) -> tuple[int, str]:

@@ -66,7 +66,7 @@ class TerminalInput(Vt100Input):
 
     def flush_keys(self) -> list[KeyPress]:
         """Pass on held input: prompt_toolkit calls this when nothing has followed an Esc for a moment."""
-        is_report = len(self._report_start) > 2 and self.expects_reports  # nobody types so much of one so fast
+        is_report = len(self._report_start) > 2 and self.expects_reports  # nobody types three such characters so fast
         if not is_report and not self._is_in_paste:
             self.vt100_parser.feed(self._report_start)
             self._report_start = ""
@@ -150,15 +150,16 @@ MAX_MENU_ROWS = 6  # of the menu of completions
 
 
 class PromptBuffer(Buffer):
-    """A buffer with a history outside of it: `recall`, once set, goes back by some entries, or forward if negative."""
+    """A buffer whose history is kept elsewhere. It shows no entries until `go_back_in_history` is set."""
 
-    recall: Callable[[int], None] = staticmethod(lambda by: None)
+    # Gets the number of entries to go back by, which is negative to go forward.
+    go_back_in_history: Callable[[int], None] = staticmethod(lambda by: None)
 
     def history_backward(self, count: int = 1) -> None:
-        self.recall(count)
+        self.go_back_in_history(count)
 
     def history_forward(self, count: int = 1) -> None:
-        self.recall(-count)
+        self.go_back_in_history(-count)
 
 
 class PromptArea:
@@ -217,15 +218,15 @@ class PromptArea:
         return rows
 
     def take_completion(self) -> None:
-        """Insert the marked completion; after a folder, completion continues with its contents."""
+        """Insert the marked completion, or else the first; after a folder, completion continues with its contents."""
         buffer, state = self.buffer, self.buffer.complete_state
         if state is None or not state.completions:
             return
         if state.complete_index is None:
             buffer.apply_completion(state.completions[0])
-        else:
+        else:  # the marked one is in the text already; this closes the menu
             buffer.complete_state = None
-        if buffer.document.text_before_cursor.endswith("/") and not buffer.text.startswith("/"):
+        if buffer.document.text_before_cursor.endswith("/") and not buffer.text.startswith("/"):  # not in a command
             buffer.start_completion()
 
     def move_in_menu(self, by: int) -> None:
@@ -343,27 +344,29 @@ class Picker:
 
     def rows(self, columns: int, max_rows: int) -> list[Row]:
         """Return the title, the options around the marked one, its detail in full if it was cut, and the keys."""
-        shown = self.matching_indices
+        matching = self.matching_indices
         # Details begin after the widest label that leaves them half of the row.
         widths = (width(label) for label, detail in self._options if detail)
         label_width = max((cells for cells in widths if cells <= columns // 2), default=0)
-        room = max(1, min(MAX_OPTIONS, max_rows - 3))  # between the title and the last row, with a row for a detail
-        at = min(self._marked_position, max(0, len(shown) - 1))
-        first = max(0, min(at - room // 2, len(shown) - room))  # so that the marked one is in the middle
+        room = max(1, min(MAX_OPTIONS, max_rows - 3))  # without the title, a detail in full and the last row
+        marked = min(self._marked_position, max(0, len(matching) - 1))
+        first = max(0, min(marked - room // 2, len(matching) - room))  # so that the marked one is in the middle
         hint = "(type to narrow)" if len(self._options) > MAX_OPTIONS else ""
         rows = [clipped([("accent", self.title), ("muted", f" {self._query or hint}")], columns)]
         draw = partial(option_row, label_width=label_width, columns=columns)
-        for position, number in enumerate(shown[first : first + room], first):
-            label, detail = self._options[number]
-            in_force = [("ok", "● " if number == self._current_index else "  ")]
-            signs: Row = [] if self._current_index is None else in_force
-            row = draw(label, detail, is_marked=position == at, signs=signs)
-            is_cut = position == at and " ".join(detail.split()) not in " ".join(plain(row).split())
-            rows += [row, clipped([("muted", f"    {detail}")], columns)] if is_cut else [row]
-        if not shown:
+        for position, index in enumerate(matching[first : first + room], first):
+            label, detail = self._options[index]
+            signs: Row = []
+            if self._current_index is not None:
+                signs = [("ok", "● " if index == self._current_index else "  ")]
+            row = draw(label, detail, is_marked=position == marked, signs=signs)
+            rows.append(row)
+            if position == marked and " ".join(detail.split()) not in " ".join(plain(row).split()):  # it was cut
+                rows.append(clipped([("muted", f"    {detail}")], columns))
+        if not matching:
             rows.append(clipped([("muted", "  no match")], columns))
-        count = f"{len(shown)} choice{'' if len(shown) == 1 else 's'}"
-        leave = [] if self.is_startup else ["Esc to cancel"]  # a first start needs a model before anything else
-        text = join_fitting([count, "Enter to select", *leave], columns - 2)
-        rows.append(clipped([("muted", f"  {text}")], columns))
+        count = f"{len(matching)} choice{'' if len(matching) == 1 else 's'}"
+        cancel = [] if self.is_startup else ["Esc to cancel"]  # a first start needs a model before anything else
+        keys = join_fitting([count, "Enter to select", *cancel], columns - 2)
+        rows.append(clipped([("muted", f"  {keys}")], columns))
         return rows[: max(0, max_rows)]

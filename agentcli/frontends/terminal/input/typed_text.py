@@ -215,7 +215,7 @@ class ProjectHistory:
 
     def add(self, sent: TypedText) -> None:
         """Add an entry, unless it repeats the previous one."""
-        newest = self._sent[-1:] or (self._stored or [])[:1]  # a list of one, or of none
+        newest = self._sent[-1:] or (self._stored or [])[:1]  # empty if there is none
         if newest != [sent]:
             self._sent.append(sent)
             self._store(sent)
@@ -232,8 +232,8 @@ class ProjectHistory:
                     yield TypedText(entry.text, entry.pastes)
 
     def _store(self, sent: TypedText) -> None:
-        for one in (sent, sent.without_images()):  # without its images if it is too long with them
-            line = _HistoryLine(self._project, one.text, round(time.time(), 3), one.pastes)
+        for entry in (sent, sent.without_images()):  # without its images if it is too long with them
+            line = _HistoryLine(self._project, entry.text, round(time.time(), 3), entry.pastes)
             encoded = msgspec.json.encode(line) + b"\n"
             if self._file is not None and len(encoded) <= MAX_ENTRY_BYTES:
                 with suppress(OSError):
@@ -274,8 +274,8 @@ MAX_SESSIONS = 50  # of one directory at the same time; one more has no draft
 
 
 def drafts_of(folder: Path, cwd: Path, *, takes_old_draft: bool = True) -> "Drafts | None":
-    """Return a draft for a directory, one that no running session holds; the kernel frees a killed session's."""
-    # With `takes_old_draft`, the draft may have a text already, from a session that ended before its first prompt.
+    """Return a place for drafts in a directory that no running session uses; None if there is none."""
+    # With `takes_old_draft`, it may have a text already, from a session that ended before its first prompt.
     key = hashlib.sha256(os.fsencode(cwd)).hexdigest()[:16]
     with suppress(OSError):  # without a disk to write to there are no drafts
         make_private_folder(folder)
@@ -287,13 +287,14 @@ def drafts_of(folder: Path, cwd: Path, *, takes_old_draft: bool = True) -> "Draf
 
 
 class Drafts:
-    """Stores the text that is not sent yet: in `file`, reserved by `lock`; after the first prompt in the session's.
+    """Stores the text that is being written, so that it survives the end of the program.
 
-    `session` is its id, empty before the first prompt. If the disk fails, only the draft is lost.
+    It is in `file` until the first prompt is sent, and then in a file of its session. The `session` of methods is an
+    id, empty until then. If the disk fails, only the draft is lost.
     """
 
     def __init__(self, file: Path, lock: FileLock | None = None) -> None:
-        self._first_file, self._lock = file, lock
+        self._first_file, self._lock = file, lock  # the lock keeps other processes from using the file
         self._file = file  # the file that has the text now
 
     def save(self, draft: TypedText, session: str = "") -> None:

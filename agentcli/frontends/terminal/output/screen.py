@@ -123,11 +123,11 @@ class Screen(Renderer):
         lines, self._new_lines = self._reuse_top_rows(self._new_lines), []
         region_rows, line_rows = len(self._shown_rows), rows_of(lines, self._drawn_size.columns)
         has_room = line_rows <= min(self._drawn_size.rows - region_rows - 1, MAX_INSERTED_ROWS)
-        if not lines:
-            out = self._redraw_changed(rows, cursor) if rows or region_rows else []
+        if region_rows and not lines:
+            out = self._redraw_changed(rows, cursor)
         elif 0 < region_rows <= len(rows) and has_room and not _may_differ_in_width(lines):
             out = [*self._insert(lines, line_rows), *self._redraw_changed(rows, cursor)]
-        else:  # also for a region that shrinks while text arrives: it keeps its place only if both are drawn at once
+        else:  # no region yet, or one that shrinks while text arrives: it keeps its place only if all is drawn at once
             out = self._redraw_all(lines, rows, cursor)
         if self.synchronizes and (lines or len(out) > 8):  # a few codes are drawn too fast to be seen half done
             out = [f"\x1b[?{SYNCHRONIZED}h", *out, f"\x1b[?{SYNCHRONIZED}l"]
@@ -162,11 +162,11 @@ class Screen(Renderer):
         return out
 
     def _redraw_changed(self, rows: list[Row], cursor: tuple[int, int]) -> list[str]:
-        """Return the codes that draw the rows that differ from those on the screen, from their first difference on."""
+        """Return the codes that update the region on the screen, each row from its first difference on."""
         # `at` and `column` are the cell of the terminal's cursor; a `column` of -1 is unknown.
         out: list[str] = []
         at, column, old_rows = self._cursor_row, self._cursor_column, self._shown_rows
-        if old_rows and (added := len(rows) - len(old_rows)) > 0:  # line ends at the bottom make room for more rows
+        if (added := len(rows) - len(old_rows)) > 0:  # line ends at the bottom make room for more rows
             out += [down(len(old_rows) - 1 - at), "\n" * added]
             at, column = len(rows) - 1, 0
             same_below = fragments.common_length(rows[::-1], old_rows[::-1])
@@ -175,17 +175,14 @@ class Screen(Renderer):
                 out += [up(same_below + added - 1), f"\x1b[{added}L"]
                 at = first_below
             old_rows = [*old_rows[:first_below], *([] for _ in range(added)), *old_rows[first_below:]]
-        for number, row in enumerate(rows):
-            old_row = old_rows[number] if old_rows else []
-            if old_rows and row == old_row:
+        for number, (old_row, row) in enumerate(zip(old_rows, rows, strict=False)):
+            if row == old_row:
                 continue
             is_shorter = row_width(row) < row_width(old_row)
             # When tmux rewraps a line, it treats cells that were erased from the middle on as a part of the line.
             redraws_row = (self._reflows and is_shorter) or _may_differ_in_width(old_row) or _may_differ_in_width(row)
-            same_columns, rest = (0, row) if redraws_row or not old_rows else _difference(old_row, row)
-            is_on_screen = old_rows or number == 0  # otherwise a line break creates the row
-            out.append(down(number - at) if is_on_screen else "\n" * (number - at))
-            column = column if is_on_screen else 0
+            same_columns, rest = (0, row) if redraws_row else _difference(old_row, row)
+            out.append(down(number - at))
             out += [to_column(same_columns)] if same_columns != column else []
             out += [ERASE_RIGHT if redraws_row else "", self._painted(rest)]
             if is_shorter and not redraws_row:

@@ -72,10 +72,13 @@ def tool_view(
         body = _output_excerpt(output, unfold_hint)
     elif event.name in ("file_edit", "file_write", "memory") and not was_asked:
         body = diff_fragments(diff, width=columns, max_lines=MAX_DIFF_LINES, hint=unfold_hint, wraps=is_live)
+    elif event.name == "todo" and not is_live:
+        body = _todo_body(event, columns, unfold_hint)
     else:
-        body = _todo_body(event, columns, unfold_hint) if event.name == "todo" and not is_live else []
+        body = []
     whole = printable(diff or event.result.text)
-    is_cut = not body or any("more line" in text for role, text in body if role == "muted")  # the note of a cut body
+    # A cut body has a note such as "… 12 more lines".
+    is_cut = not body or any("more line" in text for role, text in body if role == "muted")
     folded = FoldedText(title, whole, is_diff=bool(diff)) if whole.strip() and is_cut else None
     return ToolView([*call_line, *body], folded)
 
@@ -83,7 +86,7 @@ def tool_view(
 def _call_line(event: ToolFinished, title: str, columns: int, *, is_started_job: bool) -> list[Fragment]:
     """Return a call's line, with its title cut so that the outcome fits; a failed call's title is never cut."""
     answer = " ".join(printable(event.answer).split())
-    was_declined = event.answer.startswith("declined")  # as `Declined.answer` does
+    was_declined = event.answer.startswith("declined")  # as the `answer` of `Declined` does
     is_failed = event.result.is_error or was_declined
     # An error's summary is the beginning of its message, which `_error_body` shows below the line.
     summary = "" if event.error_kind or was_declined else " ".join(printable(event.summary).split())
@@ -97,9 +100,11 @@ def _call_line(event: ToolFinished, title: str, columns: int, *, is_started_job:
     # A subagent's title is its task, which says more than the outcome does.
     min_cells = columns * 3 // 4 if is_agent else MIN_TITLE_CELLS
     shown_title = clipped([("", title)], max(min_cells, columns - 2 - width(outcome)))
-    was_cut_short = is_agent and summary.startswith(("stopped", "limit"))  # a subagent's summary begins with its end
-    continues = is_agent and summary == "in the background"
-    sign = ("warning", "■") if was_cut_short else ("accent", "↗") if continues else ("ok", "✓")
+    sign = ("ok", "✓")
+    if is_agent and summary.startswith(("stopped", "limit")):  # a subagent's summary begins with how it ended
+        sign = ("warning", "■")
+    elif is_agent and summary == "in the background":
+        sign = ("accent", "↗")
     line = [sign, ("", " "), *shown_title, ("muted", outcome)]
     if is_agent:
         return [*clipped(line, columns), ("", "\n")]
@@ -167,28 +172,33 @@ _REASONS = {
 
 
 def describe_claim(claim: Claim) -> Fragment:
-    """Return a claim's subject (its own words if it names none), and how the log bears the claim out."""
-    # A no-break space keeps the mark and the subject in one row.
-    topic, _, outcome = claim.kind.partition("_")
+    """Return a claim's subject, and how the log bears the claim out."""
+    topic, _, outcome = claim.kind.partition("_")  # such as "tests" and "pass"
+    # A claim about a file or a command that it does not name is quoted.
     words = exposed(shorten(" ".join((claim.subject or f"“{claim.text}”").split()), MAX_QUOTED_CHARS))
     subject = words if claim.subject or topic in ("file", "command") else topic
     if claim.verdict == "verified":
         outcome = re.sub(r"(?<=pass|fail)(?:es|s)?$", "ed", outcome)  # `passes` becomes `passed`
         return "ok", subject if subject.startswith("“") else f"{subject} {outcome}"
+    # A no-break space keeps the mark and the subject in one row.
     if claim.verdict == "refuted":
         file_state = "changed" if outcome == "unchanged" else f"not {outcome}"
         return "error", f"✗\xa0{subject}: {file_state if topic == 'file' else 'the log says otherwise'}"
-    reasons = _REASONS.get(outcome) or _REASONS.get(topic, _REASONS["checks"])
-    return "warning", f"?\xa0{subject}: {reasons[bool(claim.entries)]}" if outcome else claim.text
+    if not outcome:  # "unchecked": the text says that no claim could be checked
+        return "warning", claim.text
+    without_entries, with_entries = _REASONS.get(outcome) or _REASONS.get(topic, _REASONS["checks"])
+    return "warning", f"?\xa0{subject}: {with_entries if claim.entries else without_entries}"
 
 
 def claim_lines(claims: Sequence[Claim], columns: int) -> list[Fragment]:
     """Return one row with as many verified claims as fit, and the other claims below it."""
     verified = [*dict.fromkeys(describe_claim(claim)[1] for claim in claims if claim.verdict == "verified")]
     others = dict.fromkeys(describe_claim(claim) for claim in claims if claim.verdict != "verified")
-    rows = [f"✓ {' · '.join(verified)}"] if verified else []
-    rows += [f"✓ {' · '.join(verified[:-hidden])} +{hidden}" for hidden in range(1, len(verified))]
-    row = next((row for row in rows if width(row) <= columns), rows[-1] if rows else "")
+    row = f"✓ {' · '.join(verified)}" if verified else ""
+    for hidden in range(1, len(verified)):  # at least one is shown, however narrow the window is
+        if width(row) <= columns:
+            break
+        row = f"✓ {' · '.join(verified[:-hidden])} +{hidden}"
     doubts = [part for other in others for part in (("muted", " · "), other)][1:]
     line_end = [("", "\n")] if row and doubts else []
     return [*clipped([("ok", row)], columns), *line_end, *wrapped(doubts, columns, hang=2)]

@@ -146,11 +146,11 @@ def _spans(lexer: RegexLexer) -> Spans:
     spans: Spans = {}
     for opening, closing in _SPANS:
         text = f"{opening} a\nb {closing}"
-        _, kind, part = next(token for token in lexer.get_tokens_unprocessed(text) if token[2])  # not an empty one
+        _, kind, part = next(token for token in lexer.get_tokens_unprocessed(text) if token[2])  # some are empty
         if part == text and (kind in Comment or kind in String):
             stack = ["root"]
-            deque(_lex(lexer, f"{opening} a\n", 0, stack), maxlen=0)
-            if stack == ["root"]:  # else the lexer has a state of its own for a construct that is open
+            deque(_lex(lexer, f"{opening} a\n", 0, stack), maxlen=0)  # only for its effect on the stack
+            if stack == ["root"]:  # else the lexer remembers by a state that the construct is open
                 spans[opening] = closing, kind
     return spans
 
@@ -230,12 +230,12 @@ def _coloured(rows: Sequence[_DiffLine], texts: Sequence[str], language: str) ->
 
 
 def _read_diff(lines: Sequence[str]) -> Iterator[_DiffLine]:
-    """Read the lines that a hunk's header counts by their mark; outside of them, lines can also name files.
+    """Yield the lines of a diff, except those that name files.
 
-    `old` and `new` are the numbers of the next line in both files, 0 in a file that does not exist; `old_left` and
-    `new_left` are the lines of the hunk that follow.
+    A line is recognized by its mark. Within a hunk, whose header counts its lines, `--- a` is a removed line `-- a`.
     """
-    old = new = old_left = new_left = hunks = 0
+    old = new = 0  # the numbers of the next line in both files, 0 in a file that does not exist
+    old_left = new_left = hunks = 0  # `_left`: the lines of the present hunk that follow
     for line in lines:
         mark, text = line[:1], line[1:]
         if found := _HUNK.match(line):
@@ -270,11 +270,12 @@ def _shown_text(row: _DiffLine) -> str:
 
 def _line_fragments(row: _DiffLine, parts: Sequence[Fragment], number: str) -> Iterator[Fragment]:
     sign = _SIGNS[row.kind]
-    is_blank = not (sign.strip() or parts)
+    is_blank = not (sign.strip() or parts)  # then no spaces are printed
     if number:
         yield "line_number", number.rstrip() if is_blank else number
     if not is_blank:
-        yield f"{row.kind}_sign" if row.kind in ("added", "removed") else row.kind, sign if parts else sign.rstrip()
+        role = f"{row.kind}_sign" if row.kind in ("added", "removed") else row.kind
+        yield role, sign if parts else sign.rstrip()
     for roles, text in parts:
         yield f"{row.kind} {roles}".strip(), text
 
@@ -292,7 +293,7 @@ def _mark_changed(row: _DiffLine, parts: Sequence[Fragment], changed: tuple[int,
 
 
 def _changed_words(rows: Sequence[_DiffLine], texts: Sequence[str]) -> dict[int, tuple[int, int]]:
-    """Return start and end of what differs in each removed line and the added line at the same place, by index."""
+    """Compare removed lines with the added ones that replace them; return start and end of the difference by index."""
     changed: dict[int, tuple[int, int]] = {}
     removed: list[int] = []
     lines = [index for index, row in enumerate(rows) if row.kind != "muted"]
@@ -305,8 +306,10 @@ def _changed_words(rows: Sequence[_DiffLine], texts: Sequence[str]) -> dict[int,
 
 
 def _differences(old: str, new: str) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return the part of both lines between the words that they have in common at their start and at their end."""
-    # It is empty if the lines have less than half of their characters in common, or are too long to be compared.
+    """Return start and end of the part of each line between the words that both begin and end with.
+
+    The parts are empty if less than half of the characters are common, or if a line is too long to be compared.
+    """
     if max(len(old), len(new)) > _MAX_COMPARED_CHARS:
         return (0, 0), (0, 0)
     old_words, new_words = _WORD.findall(old), _WORD.findall(new)

@@ -63,7 +63,10 @@ def width(text: str) -> int:
 
 
 def advance(column: int, text: str, columns: int) -> tuple[int, int]:
-    """Return the rows begun by wrapping `text` from `column` on, and the new column (`columns`: a wrap is pending)."""
+    """Return the number of rows that begin within `text`, printed from `column` on, and the column after it.
+
+    The column is `columns` at the end of a full row: terminals wrap only before the next character.
+    """
     if text.isascii():
         end = column + len(text)
         rows = (end - 1) // columns if end > columns else 0
@@ -188,8 +191,8 @@ def wrap_line(
             out.append(gap)
             column = start
         if breaks_words and column + cells > columns:
-            word, column = _broken_word(word, column, columns, hang), 0
-            cells = row_width(lines_of(word)[-1])
+            word = _broken_word(word, column, columns, hang)
+            column, cells = 0, row_width(lines_of(word)[-1])  # its last row begins at the left
         out += word
         column += cells
         if column > columns:  # the terminal has broken a long word

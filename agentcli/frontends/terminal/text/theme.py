@@ -113,7 +113,7 @@ class Theme:
             code = (own or _colour_code(self._colours[_ROLE_COLOURS[shown_as]])) if self.palette != "none" else ""
             return ";".join(part for part in (str(REVERSE) if is_word else "", *attributes, code) if part)
         backgrounds, text_palette, word_colour = CHANGE_BACKGROUNDS[self.palette]
-        # The last role wins, such as "said" in "prompt said", unless the person has a colour for an earlier one alone.
+        # The last role wins, such as "said" in "prompt said", unless the person has set the colour of another one only.
         syntax = [role for role in reversed(roles) if role in _ROLE_COLOURS and role not in ("added", "removed")]
         own_syntax = next((self._own[role] for role in syntax if role in self._own), "")
         code = _colour_code(word_colour) if is_word else own_syntax
@@ -130,7 +130,8 @@ class Theme:
         for roles, text in fragments:
             code = self.code(roles)
             if code != now and text:
-                out.append(f"\x1b[{';' if now else ''}{code}m" if code else "\x1b[m")
+                reset = ";" if now else ""  # an empty first parameter means 0
+                out.append(f"\x1b[{reset}{code}m" if code else "\x1b[m")
                 now = code
             out.append(text)
         if now:
@@ -164,13 +165,14 @@ def _nearest_code(colour: int | str, environment: Mapping[str, str]) -> str:
 
 
 def palette_for(choice: str, environment: Mapping[str, str], background: str = "") -> str:
-    """Return the palette for a theme, ours or the person's own; NO_COLOR is respected."""
+    """Return the palette for a theme, ours or the person's own. `background` is dark, light or, if unknown, empty."""
     if environment.get("NO_COLOR") or environment.get("TERM") == "dumb":
         return "none"
     if choice == "high-contrast":
         return f"high-contrast-{background or 'dark'}"
     if choice in PALETTES:
         return choice
+    # The theme "auto" and the person's own fit the background.
     return background if background and has_256_colours(environment) else "ansi"
 
 
