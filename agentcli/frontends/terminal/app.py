@@ -88,8 +88,7 @@ class TerminalApp:
         for command in screen_commands(controller, opener, console, self._appearance, dialogs):
             commands.add(command)
         arguments = partial(argument_options, controller=controller, opener=opener, appearance=self._appearance)
-        completer = PromptCompleter(commands, arguments, context.files)
-        console.area.buffer.completer = completer
+        console.area.buffer.completer = PromptCompleter(commands, arguments, context.files)
 
     def start(self, prompt: str | None) -> None:
         """Open the session; the prompt of the command line is submitted first."""
@@ -131,8 +130,9 @@ class TerminalApp:
         if not self._composer.area.buffer.text.strip():
             self._composer.forget_draft()
         self._print_warnings()
-        is_stored = self._context.drafts is not None
-        can_resume = is_stored and self.controller.has_entries
+        can_resume = (
+            self._context.drafts is not None and self.controller.has_entries
+        )  # only stored sessions have drafts
         await self.controller.close()
         if can_resume:
             self._view.print_line(f"To resume this session: agentcli -r {self.controller.session.id[:13]}", "muted")
@@ -220,8 +220,7 @@ class TerminalApp:
             # A third of the rows stays for the main agent's work and the input.
             above = self._view.activity.agent_rows(self._view.opened_agent, columns, max(1, max_rows * 2 // 3))
         dialog = self._dialogs.rows(columns, max_rows)[:max_rows]
-        room = max_rows - len(dialog)
-        return [*above[:room], *dialog]
+        return [*above[: max_rows - len(dialog)], *dialog]
 
     def _help_and_todo_rows(self, columns: int) -> list[Row]:
         """Return the keys and the to-do list if the person opened them; while a turn runs, the list's open items."""
@@ -306,18 +305,16 @@ class TerminalApp:
         return await self._dialogs.pick(picker) if options else None
 
     async def run_outside(self, arguments: Sequence[str]) -> None:
-        async with self._console.released():
-            await run_program(arguments)
+        await self._console.lend_to(run_program(arguments))
 
     async def edit(self, text: str) -> str | None:
-        async with self._console.released():
-            return await edit_text(text, self._console.environment)
+        return await self._console.lend_to(edit_text(text, self._console.environment))
 
     async def run_own_command(self, command: str, *, to_model: bool) -> None:
         session, view, output = self.controller.session, self._view, ""
         try:
-            async with self._console.released():
-                output, end = await run_with_terminal(partial(run_in_terminal, session.runtime.calls, command))
+            run = run_with_terminal(partial(run_in_terminal, session.runtime.calls, command))
+            output, end = await self._console.lend_to(run)
         except ToolError as error:
             end = f"[{error}]"
         if end:

@@ -203,7 +203,6 @@ class Composer:
     async def edit_outside(self) -> None:
         """Let the person edit the text in their editor, with the contents of pastes in place of their tokens."""
         before = self.typed.expand()
-        async with self._console.released():
-            after = await edit_text(before, self._console.environment)
+        after = await self._console.lend_to(edit_text(before, self._console.environment))
         if after != before:
             self.area.set_text(after.rstrip("\n"))

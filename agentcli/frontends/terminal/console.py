@@ -9,10 +9,10 @@ import logging
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, redirect_stderr, redirect_stdout
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from prompt_toolkit.application import Application, in_terminal
 from prompt_toolkit.buffer import Buffer
@@ -34,6 +34,7 @@ REPORTS_DUE_S = 10.0  # until then, the start of a terminal's report is not take
 SWITCH_S = 0.001  # a key press waits at most this long for a busy thread; Python's default is 5 ms
 HINT = "Ask, or describe a change · @ file · / command · ! shell · ? keys"
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 class ConsoleView(Protocol):
@@ -235,7 +236,8 @@ class Console:
             return ""
         if self.area.buffer.selection_state is not None:
             return "VISUAL"
-        return self.app.vi_state.input_mode.name.split("_")[0].replace("NAVIGATION", "NORMAL")  # INSERT_MULTIPLE too
+        mode = self.app.vi_state.input_mode.name.partition("_")[0]  # such as INSERT of INSERT_MULTIPLE
+        return "NORMAL" if mode == "NAVIGATION" else mode
 
     def begin_inserting(self) -> None:
         """Return to vi's insert mode for the next text; with Emacs keys nothing changes."""
@@ -269,14 +271,13 @@ class Console:
         self.report_status("state=clear")  # the next frame reports the state again
         self.app.suspend_to_background()
 
-    @asynccontextmanager
-    async def released(self) -> AsyncIterator[None]:
-        """Leave the terminal to another program; the task that runs it is cancelled if ours is left meanwhile."""
+    async def lend_to(self, program: Awaitable[T]) -> T:
+        """Leave the terminal to another program until its end; it is cancelled if ours is left meanwhile."""
         async with in_terminal():
             self.screen.finish()
             self._lent_to = asyncio.current_task()
             try:
-                yield
+                return await program
             finally:
                 self._lent_to = None
 

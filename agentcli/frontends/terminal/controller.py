@@ -178,8 +178,7 @@ class TerminalController(OpenerHost):
             case events.TakenOver():
                 self._terminal.leave()
             case events.TurnFailed(error_type=error_type, broke_off=broke_off):
-                conversation = self.session.snapshot().conversation
-                can_continue = broke_off or is_unanswered(conversation, counts_reminders=False)
+                can_continue = broke_off or is_unanswered(self.session.snapshot().conversation, counts_reminders=False)
                 self._end_turn("auth" if error_type == "AuthError" else "failed", can_continue=can_continue)
             case events.Done(reason=reason):
                 self._end_turn("interrupted" if reason in ("interrupted", "declined") else "done", can_continue=False)

@@ -58,8 +58,7 @@ class Dialogs:
 
     async def show_in_pager(self, text: str, *, line: int = 1) -> None:
         """Show a text from a line on in the pager. Raises `UserError` without a pager."""
-        async with self._console.released():
-            await run_pager(text, self._console.environment, line=line)
+        await self._console.lend_to(run_pager(text, self._console.environment, line=line))
         self.reprint_question()
 
     def rows(self, columns: int, max_rows: int) -> list[Row]:
@@ -311,14 +310,12 @@ class Dialogs:
 
     async def _view_all(self, panel: QuestionPanel) -> None:
         whole = panel.preview(self._console.columns, is_whole=True)
-        async with self._console.released():
-            await run_pager(plain(whole), self._console.environment)
+        await self._console.lend_to(run_pager(plain(whole), self._console.environment))
 
     async def _edit_plan(self, panel: QuestionPanel) -> None:
         plan = panel.question.preview
         try:
-            async with self._console.released():
-                edited = await edit_text(plan, self._console.environment)
+            edited = await self._console.lend_to(edit_text(plan, self._console.environment))
         except UserError as error:
             self._console.hint.show(str(error), 8.0)
             return

@@ -161,8 +161,8 @@ def replay(conversation: Conversation, view: TurnView) -> None:
                         view.print_markdown(block.text)
             case Result(result=result, name=name):
                 call = calls.get(result.tool_use_id)
-                shown = (body.duration_ms, body.summary, body.structured, body.error_kind)
-                finished = events.ToolFinished(result.tool_use_id, name, result, *shown, answer=body.answer)
+                details = (body.duration_ms, body.summary, body.structured, body.error_kind)
+                finished = events.ToolFinished(result.tool_use_id, name, result, *details, answer=body.answer)
                 view.print_call(finished, view.format_title(call_title(name, call.input if call else {})))
             case Unreadable(error):
                 view.print_line(f"[{error}]", "warning")

@@ -337,16 +337,13 @@ class SessionStatus:
             usd_per_token, _ = info.prices.max_rates(tokens)
             cold_usd = tokens * usd_per_token
         cwd = os.fsencode(now.workspace.cwd).decode(errors="replace")
+        budget = now.max_budget_usd
         return Status(
             model=info.name,
             mode=now.mode,
             effort=now.effort or "",
             use=SessionUse(
-                tokens=tokens,
-                window=info.window,
-                cost_usd=now.cost_usd,
-                budget_usd=now.max_budget_usd,
-                cold_usd=cold_usd,
+                tokens=tokens, window=info.window, cost_usd=now.cost_usd, budget_usd=budget, cold_usd=cold_usd
             ),
             place=SessionPlace(now.id, cwd, git_branch(self._opener.root) or ""),
             jobs=len(now.workspace.running_jobs()),

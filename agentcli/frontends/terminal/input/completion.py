@@ -177,7 +177,7 @@ class _Pattern:
         compared = path.lower() if self._ignores_case else path
         name = compared.removeprefix(self._query).removesuffix("/")
         is_entry = compared.startswith(self._query) and name and "/" not in name
-        return (0, *_sort_key(path)) if is_entry else None
+        return (0, int(name.startswith(".")), name.lower()) if is_entry else None
 
     def rank(self, path: str) -> Rank | None:
         compared = path.lower() if self._ignores_case else path
@@ -194,9 +194,3 @@ class _Pattern:
         else:
             is_best, is_good = path.startswith(query, name_start), path.find(query, name_start) >= 0
         return (is_best, is_good, query in path, True).index(True)
-
-
-def _sort_key(path: str) -> tuple[int, str]:
-    """Return the key that sorts paths by name, hidden ones last."""
-    name = path.rstrip("/").rpartition("/")[2].lower()
-    return int(name.startswith(".")), name

@@ -232,11 +232,9 @@ class Activity(Struct, kw_only=True):
         rows = self._queue_rows(columns, max(1, max_rows // 2))
         for part in (self._status_rows(columns), self._call_rows(columns)):
             rows = [*part[: max_rows - len(rows)], *rows]
-        return [*self._answer_rows(columns, max_rows - len(rows)), *rows]
-
-    def _answer_rows(self, columns: int, max_rows: int) -> list[Row]:
-        rows = self.answer.preview() if self.answer else []
-        return [clipped(row, columns) for row in rows[max(0, len(rows) - max_rows) :]]
+        answer = self.answer.preview() if self.answer else []
+        end = answer[max(0, len(answer) + len(rows) - max_rows) :]
+        return [*(clipped(row, columns) for row in end), *rows]
 
     def _call_rows(self, columns: int) -> list[Row]:
         rows: list[Row] = []
@@ -282,8 +280,9 @@ class Activity(Struct, kw_only=True):
     def _queue_rows(self, columns: int, max_rows: int) -> list[Row]:
         waiting = [("next: ", content) for content in self.queue.steering]
         waiting += [("queued: ", content) for content in self.queue.follow_ups]
-        texts = [(when, " ".join(message_text(content).split())) for when, content in waiting]
-        rows: list[Row] = [[("accent", when), ("muted", text)] for when, text in texts]
+        rows: list[Row] = [
+            [("accent", when), ("muted", " ".join(message_text(content).split()))] for when, content in waiting
+        ]
         if len(rows) > max_rows > 1:
             rows[max_rows - 1 :] = [[("muted", f"and {len(rows) - max_rows + 1} more")]]
         return [clipped(row, columns) for row in rows[:max_rows]]

@@ -232,15 +232,9 @@ class TurnView:
     def print_call(self, event: events.ToolFinished, title: str) -> None:
         """Print a finished call, unless the line about the answer says everything. Cut output can be unfolded."""
         self._end_text()
-        answer = self._answers.get(event.id)
-        view = tool_view(
-            event,
-            title,
-            columns=self._printer.columns,
-            was_asked=answer is not None,
-            is_live=self._is_live,
-            unfold_key=self._unfold_key,
-        )
+        answer, columns, key = self._answers.get(event.id), self._printer.columns, self._unfold_key
+        was_asked = answer is not None
+        view = tool_view(event, title, columns=columns, was_asked=was_asked, is_live=self._is_live, unfold_key=key)
         if view.folded is not None:
             self.folded.append(view.folded)
         # True if an allowed call has succeeded, or a denied one was not run.

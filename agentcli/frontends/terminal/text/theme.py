@@ -173,15 +173,12 @@ def palette_for(choice: str, environment: Mapping[str, str], background: str = "
     if choice in PALETTES:
         return choice
     # The theme "auto" and the person's own fit the background.
-    return background if background and has_256_colours(environment) else "ansi"
+    has_256_colours = "256" in environment.get("TERM", "") or environment.get("COLORTERM")
+    return background if background and has_256_colours else "ansi"
 
 
 def has_true_colours(environment: Mapping[str, str]) -> bool:
     return environment.get("COLORTERM") in ("truecolor", "24bit")
-
-
-def has_256_colours(environment: Mapping[str, str]) -> bool:
-    return "256" in environment.get("TERM", "") or bool(environment.get("COLORTERM"))
 
 
 def background_of(reply: str) -> str:
