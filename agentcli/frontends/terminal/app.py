@@ -100,7 +100,7 @@ class TerminalApp:
         for text in ([prompt] if prompt else []) + self._console.early_lines:
             self.controller.submit(TypedText(text))
 
-    def _opened(self, opening: asyncio.Task[object]) -> None:
+    def _opened(self, opening: asyncio.Task[None]) -> None:
         if not opening.cancelled() and (error := opening.exception()) is not None:
             self._console.fail(error)
         else:
@@ -130,9 +130,7 @@ class TerminalApp:
         if not self._composer.area.buffer.text.strip():
             self._composer.forget_draft()
         self._print_warnings()
-        can_resume = (
-            self._context.drafts is not None and self.controller.has_entries
-        )  # only stored sessions have drafts
+        can_resume = self._context.drafts is not None and self.controller.has_entries  # no drafts: nothing is stored
         await self.controller.close()
         if can_resume:
             self._view.print_line(f"To resume this session: agentcli -r {self.controller.session.id[:13]}", "muted")

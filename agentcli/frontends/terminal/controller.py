@@ -40,7 +40,7 @@ class TerminalController(OpenerHost):
         self._terminal, self.view, self.commands = terminal, view, commands
         self._status = SessionStatus(opener, terminal, view)
         self._session: Session | None = None
-        self._opening: asyncio.Task[Session] | None = None  # opens the first session
+        self._opening: asyncio.Task[None] | None = None  # opens the first session
         self._pump: asyncio.Task[None] | None = None  # passes the session's events to the view
         self._tasks: set[asyncio.Task[None]] = set()  # prompts and commands being handled
         # The newest messages: for each, the blocks that were sent, with attached files, and the typed text.
@@ -71,13 +71,11 @@ class TerminalController(OpenerHost):
     def status(self) -> Status:
         return self._status.status
 
-    def start_opening(self) -> asyncio.Task[Session]:
+    def start_opening(self) -> asyncio.Task[None]:
         """Open the first session while the person types; return the task that does it."""
 
-        async def open_first() -> Session:
-            session = await self._opener.open_first(self._terminal)
-            self._show_session(session)
-            return session
+        async def open_first() -> None:
+            self._show_session(await self._opener.open_first(self._terminal))
 
         if self._opening is None or (self._opening.done() and self._session is None):
             self._opening = asyncio.create_task(open_first())
@@ -214,8 +212,8 @@ class TerminalController(OpenerHost):
         """Run a command, or send a prompt; a prompt steers a running turn or, with `queue`, waits for its end."""
         typed = TypedText(typed.text.strip(), typed.pastes)
         if not self.is_open and typed.text != "/resume":  # /resume opens its list at once, so it is not shown as queued
-            unsent = self.view.activity.queue.steering  # shown as "next"
-            self.view.activity.queue = Queued(steering=(*unsent, (Text(typed.text),)))
+            unsent = (*self.view.activity.queue.steering, (Text(typed.text),))
+            self.view.activity.queue = Queued(steering=unsent)  # shown as "next"
         self.spawn(self._submit(typed, queue=queue))
 
     async def _submit(self, typed: TypedText, *, queue: bool) -> None:

@@ -68,8 +68,8 @@ class Dialogs:
             below = [clipped(warning, columns)] if self.panel is not None else []
             return [*self.picker.rows(columns, max_rows - len(below)), *below]
         if self.panel is None:
-            lingering = self._lingering
-            return lingering.rows(columns, max_rows=max_rows, is_ready=False) if lingering else []
+            panel = self._lingering_panel
+            return panel.rows(columns, max_rows=max_rows, is_ready=False) if panel else []
         if self.purpose != "prompt":  # an answer is being typed below
             return self.panel.review_rows(columns, max_rows - MAX_ANSWER_ROWS)
         if self.is_writing_message:
@@ -110,11 +110,10 @@ class Dialogs:
     def hides_input(self) -> bool:
         """True while a list or a question's choices replace the prompt, whose text returns afterwards."""
         list_hides = self.picker is not None and not self.picker.is_startup
-        return list_hides or self.takes_keys or self._lingering is not None
+        return list_hides or self.takes_keys or self._lingering_panel is not None
 
     @property
-    def _lingering(self) -> QuestionPanel | None:
-        """The question that was just answered, unless something else takes its place."""
+    def _lingering_panel(self) -> QuestionPanel | None:
         is_free = self.panel is None and self.purpose == "prompt" and not self._area.buffer.text
         return self._answered_panel if is_free else None
 
@@ -273,8 +272,7 @@ class Dialogs:
             case "left" | "right":
                 panel.select_rule(step)
             case "down" | "pagedown" | "end" if panel.unread and panel.review is None:
-                max_rows = 0 if key == "pagedown" else step  # 0: as many as fit
-                self._print_preview(panel, panel.unread, max_rows)
+                self._print_preview(panel, panel.unread, 0 if key == "pagedown" else step)  # 0: as many as fit
             case "up" | "down" if not panel.unread or panel.review is not None:
                 panel.move(step)
             case "pageup" | "pagedown" | "end" if panel.review is not None:

@@ -130,8 +130,8 @@ class KeyActions(Struct, eq=False, kw_only=True):
             self.composer.put_before(self.controller.as_typed(waiting[-1]))
 
     def search_history(self) -> None:
-        by_content = {(entry.text, *entry.pastes.values()): entry for entry in self.composer.history.entries}
-        entries = [*by_content.values()]  # each content once, at the place of its newest entry
+        # Equal entries are listed once, at the place of the newest.
+        entries = [*{(entry.text, *entry.pastes.values()): entry for entry in self.composer.history.entries}.values()]
         if not entries:
             self.console.hint.show("The history is empty.")
             return
@@ -281,7 +281,7 @@ def _input_bindings(actions: KeyActions, when: _When) -> Iterator[Binding]:
         ("send", actions.enter, when.has_no_menu),
         ("send", actions.accept_with_menu, when.has_menu),
         (("enter",), actions.accept_with_menu, when.has_menu),  # even if "send" has another key
-        (("enter",), actions.enter, when.has_no_menu & when.input_takes_answer),  # here, too
+        (("enter",), actions.enter, when.has_no_menu & when.input_takes_answer),  # Enter also ends an answer
         ("complete", area.take_completion, when.has_menu),
         ("complete", buffer.start_completion, when.has_no_menu & can_complete),
         ("queue", lambda: actions.accept(queue=True), when.has_no_menu & can_queue),

@@ -14,7 +14,6 @@ from agentcli.errors import UsageError
 from agentcli.frontends.choices import Choice, choices_for, heading_for, yes_or_no
 from agentcli.frontends.printable import exposed
 from agentcli.frontends.terminal import reviews
-from agentcli.frontends.terminal.reviews import HunkReview, PlanComments
 from agentcli.frontends.terminal.text.fragments import Fragment, Row, clipped, in_rows, rows_of, with_spaces, wrapped
 from agentcli.llm.messages import ToolUse
 from agentcli.safety.commands.records import escaped
@@ -48,10 +47,10 @@ class QuestionPanel:
     def __init__(self, question: events.AnyQuestion, asker: str = "") -> None:
         self.question = question
         self.rules: list[str] = list(question.rules)  # from narrow to wide, then those that the person writes
-        self.review: HunkReview | PlanComments | None = None
+        self.review: reviews.HunkReview | reviews.PlanComments | None = None
         self.unread: list[Fragment] = []  # the end of the preview, which was not on the screen yet; it prevents a yes
         self.unread_rows = 0  # rows that `unread` takes
-        self._plan_comments = PlanComments(question)  # used if the question has a plan
+        self._plan_comments = reviews.PlanComments(question)  # used if the question has a plan
         self._asker = asker  # the subagent that asks, and its task; empty for the main agent
         self._title = question.title.removeprefix(f"{question.agent_id}: ")
         self._rule_index = 0  # the index in `rules` of the rule that a lasting yes would set
@@ -71,8 +70,8 @@ class QuestionPanel:
         """The choices that the terminal shows, those of the open review if there is one."""
         if self.review is not None:
             return self.review.choices
-        rules = [self.rule] if self.rules else []
-        choices = [choice for choice in choices_for(self.question, rules) if choice.key]  # others are for buttons
+        # Choices without a key are for front ends with buttons.
+        choices = [choice for choice in choices_for(self.question, [self.rule] if self.rules else []) if choice.key]
         match self.question:  # more choices, which need further input
             case events.Question():
                 words = "Something else, in your own words" if self.question.options else "Answer in your own words"
@@ -95,7 +94,7 @@ class QuestionPanel:
         """The choices that can be made now: none of them a yes until all that it approves was on the screen."""
         if not self.unread:
             return self.choices
-        is_hunk_read = isinstance(self.review, HunkReview) and self.review.has_shown_end
+        is_hunk_read = isinstance(self.review, reviews.HunkReview) and self.review.has_shown_end
         ids = (*_NEED_NO_READING, "take") if is_hunk_read else _NEED_NO_READING  # "take" approves only this hunk
         return [choice for choice in self.choices if choice.id in ids]
 
@@ -106,7 +105,7 @@ class QuestionPanel:
     @property
     def text_purpose(self) -> Literal["answer", "plan_comment", "denial"]:
         """The purpose of typed text: an answer to the model's own question; to any other question, a denial."""
-        if isinstance(self.review, PlanComments):
+        if isinstance(self.review, reviews.PlanComments):
             return "plan_comment"
         return "answer" if isinstance(self.question, events.Question) else "denial"
 
@@ -133,7 +132,7 @@ class QuestionPanel:
         return next((choice for choice in choices if choice.id == self._marked_id), choices[0])
 
     def move(self, by: int) -> None:
-        if isinstance(self.review, PlanComments):
+        if isinstance(self.review, reviews.PlanComments):
             self.review.move(by)
         else:
             choices = self.selectable_choices
@@ -156,7 +155,7 @@ class QuestionPanel:
     def start_review(self, choice: Choice) -> None:
         """Go through the hunks one by one, or through the lines of a plan, whose comments are kept."""
         if choice.id == "hunks":
-            self.review = HunkReview(self.question)
+            self.review = reviews.HunkReview(self.question)
             self._marked_id = self.review.default_id
         else:
             self.review = self._plan_comments
@@ -214,8 +213,8 @@ class QuestionPanel:
         agent = "" if question.agent_id == "main" else f"{question.agent_id}: "
         shown_subject = f" · {exposed(agent + ' '.join(subject.split()))}" if subject else ""
         line = clipped([mark, ("", f" {yes if answer.allowed else no}"), ("muted", shown_subject)], columns)
-        shown_comment = ("muted", f" · “{exposed(comment)}”" if comment else "")
-        return [*wrapped([*line, shown_comment], columns, hang=2), ("", "\n")]
+        line.append(("muted", f" · “{exposed(comment)}”" if comment else ""))
+        return [*wrapped(line, columns, hang=2), ("", "\n")]
 
     def preview(self, columns: int, *, is_whole: bool = False) -> list[Fragment]:
         """Return who asks, the effects, then all of the command, the arguments or the diff (see `MAX_DIFF_ROWS`)."""
@@ -286,7 +285,9 @@ class QuestionPanel:
         return [*head, *rows[first : first + room], *below]
 
     def _choice_rows(self, choices: Sequence[Choice], columns: int, *, is_ready: bool = True) -> list[Row]:
-        marked = None if isinstance(self.review, PlanComments) else self.selected  # a plan's line is marked instead
+        marked = (
+            None if isinstance(self.review, reviews.PlanComments) else self.selected
+        )  # a plan's line is marked instead
         rows: list[Row] = []
         for choice in choices:
             mark, label_role = (reviews.MARK, "selected") if choice == marked else (("", " "), "")

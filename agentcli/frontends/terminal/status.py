@@ -244,14 +244,15 @@ def short_model(name: str) -> str:
     return model.rpartition("/")[2] if model.endswith((".gguf", ".jsonl")) else model
 
 
-StatusEncoder = Callable[[Status], bytes]
-
-
 class StatusCommand:
     """Runs the person's command whenever the figures have changed; `rows` are the first lines of its last output."""
 
     def __init__(
-        self, command: str, environment: Mapping[str, str], changed: Callable[[], None], encode: StatusEncoder
+        self,
+        command: str,
+        environment: Mapping[str, str],
+        changed: Callable[[], None],
+        encode: Callable[[Status], bytes],
     ) -> None:
         self._command, self._environment, self._changed, self._encode = command.strip(), environment, changed, encode
         self._status: Status | None = None  # the figures of the newest run

@@ -356,9 +356,8 @@ class Picker:
         draw = partial(option_row, label_width=label_width, columns=columns)
         for position, index in enumerate(matching[first : first + room], first):
             label, detail = self._options[index]
-            signs: Row = []
-            if self._current_index is not None:
-                signs = [("ok", "● " if index == self._current_index else "  ")]
+            sign = "● " if index == self._current_index else "  "
+            signs: Row = [] if self._current_index is None else [("ok", sign)]
             row = draw(label, detail, is_marked=position == marked, signs=signs)
             rows.append(row)
             if position == marked and " ".join(detail.split()) not in " ".join(plain(row).split()):  # it was cut

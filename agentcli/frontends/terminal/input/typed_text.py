@@ -287,10 +287,9 @@ def drafts_of(folder: Path, cwd: Path, *, takes_old_draft: bool = True) -> "Draf
 
 
 class Drafts:
-    """Stores the text that is being written, so that it survives the end of the program.
+    """Stores the text that is being written: until the first prompt in `file`, then in a file of the session.
 
-    It is in `file` until the first prompt is sent, and then in a file of its session. The `session` of methods is an
-    id, empty until then. If the disk fails, only the draft is lost.
+    The `session` of methods is its id, empty before the first prompt. If the disk fails, only the draft is lost.
     """
 
     def __init__(self, file: Path, lock: FileLock | None = None) -> None:

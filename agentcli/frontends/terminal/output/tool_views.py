@@ -55,8 +55,7 @@ def tool_view(
     """
     structured = event.structured if isinstance(event.structured, dict) else {}
     unfold_hint = f" ({unfold_key} shows all)" if unfold_key else ""
-    diff = structured.get("diff")
-    diff = diff if isinstance(diff, str) else ""  # servers may send anything under this name
+    diff = found if isinstance(found := structured.get("diff"), str) else ""  # servers may send anything by this name
     is_started_job = "job_id" in structured and "exit_code" not in structured
     was_discarded = event.answer.startswith("discarded")  # an error, but with the output of the dry run
     if was_asked:  # the screen has the answer and the title
@@ -94,8 +93,9 @@ def _call_line(event: ToolFinished, title: str, columns: int, *, is_started_job:
     parts = (summary, job, answer, duration(event.duration_ms))
     outcome = "".join(f" · {part}" for part in parts if part)
     if is_failed:
-        whole_title = " ".join(title.split())
-        return wrapped([("error", "✗"), ("", f" {whole_title}"), ("muted", f"{outcome}\n")], columns, hang=2)
+        return wrapped(
+            [("error", "✗"), ("", f" {' '.join(title.split())}"), ("muted", f"{outcome}\n")], columns, hang=2
+        )
     is_agent = event.name == "create_subagent"
     # A subagent's title is its task, which says more than the outcome does.
     min_cells = columns * 3 // 4 if is_agent else MIN_TITLE_CELLS

@@ -306,10 +306,8 @@ def _changed_words(rows: Sequence[_DiffLine], texts: Sequence[str]) -> dict[int,
 
 
 def _differences(old: str, new: str) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return start and end of the part of each line between the words that both begin and end with.
-
-    The parts are empty if less than half of the characters are common, or if a line is too long to be compared.
-    """
+    """Return start and end of the words in each line that differ."""
+    # Nothing is marked if less than half of the characters are the same, or if a line is too long to be compared.
     if max(len(old), len(new)) > _MAX_COMPARED_CHARS:
         return (0, 0), (0, 0)
     old_words, new_words = _WORD.findall(old), _WORD.findall(new)

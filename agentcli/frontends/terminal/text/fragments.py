@@ -63,10 +63,7 @@ def width(text: str) -> int:
 
 
 def advance(column: int, text: str, columns: int) -> tuple[int, int]:
-    """Return the number of rows that begin within `text`, printed from `column` on, and the column after it.
-
-    The column is `columns` at the end of a full row: terminals wrap only before the next character.
-    """
+    """Return how many rows `text` begins, printed from `column` on, and the column after it (`columns`: a full row)."""
     if text.isascii():
         end = column + len(text)
         rows = (end - 1) // columns if end > columns else 0

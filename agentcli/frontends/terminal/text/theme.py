@@ -130,8 +130,8 @@ class Theme:
         for roles, text in fragments:
             code = self.code(roles)
             if code != now and text:
-                reset = ";" if now else ""  # an empty first parameter means 0
-                out.append(f"\x1b[{reset}{code}m" if code else "\x1b[m")
+                # A leading `;` stands for a 0, which resets the codes before.
+                out.append(f"\x1b[{';' if now else ''}{code}m" if code else "\x1b[m")
                 now = code
             out.append(text)
         if now:
