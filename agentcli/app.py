@@ -87,13 +87,15 @@ class Builder:
         self._telemetry = setup.SessionTelemetry(
             config, self.models, Mask(partial(workspaces.make_masker, config)).text, on_notice, is_interactive
         )
-        state, settings = config.paths.state, config.settings.data
-        is_resumable = partial(can_resume, config.paths.sessions)  # results of these sessions are never deleted
+        state = config.paths.state
         self._large_results = DataFolder(
-            folder=state / "data", outputs=state / "jobs", is_resumable=is_resumable, settings=settings
+            folder=state / "data",
+            outputs=state / "jobs",
+            is_resumable=partial(can_resume, config.paths.sessions),  # results of these sessions are never deleted
+            settings=config.settings.data,
         )
         self._workspaces = workspaces.WorkspaceFactory(config, options, self._large_results, self.programs)
-        self._grants = FileGrants(config.paths.state / "grants.json", project_root(config.cwd))
+        self._grants = FileGrants(state / "grants.json", project_root(config.cwd))
 
     async def build_session(self, choice: setup.SessionChoice = setup.SessionChoice(), *, model: str = "") -> Session:
         """Return a session; its `model` is by default the stored one or that of the settings. Raises `UserError`."""

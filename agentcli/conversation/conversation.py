@@ -87,16 +87,19 @@ class Conversation:
 
     def compacted_entries(self) -> tuple[list[log.Entry], int]:
         """Return the newest compaction with the entries it keeps, and the position after it; without one, [] and 0."""
-        after = next((n for n in range(len(self.path), 0, -1) if isinstance(self.path[n - 1].body, log.Compaction)), 0)
-        return (apply_compaction(self.path[: after - 1], self.path[after - 1]) if after else []), after
+        for n in range(len(self.path) - 1, -1, -1):
+            if isinstance(self.path[n].body, log.Compaction):
+                return apply_compaction(self.path[:n], self.path[n]), n + 1
+        return [], 0
 
     @property
     def pins(self) -> list[str]:
         facts: list[str] = []
         for entry in self.path:
             if isinstance(entry.body, log.Pinned):
-                text = entry.body.text
-                facts = [fact for fact in facts if fact != text] + ([] if entry.body.is_removed else [text])
+                facts = [fact for fact in facts if fact != entry.body.text]
+                if not entry.body.is_removed:
+                    facts.append(entry.body.text)
         return facts
 
     @property
@@ -123,7 +126,7 @@ class Conversation:
             self._set_path(self.path[: self._find(body.before, len(self.path))])
         elif entry.parent_id is not None and self.path and entry.parent_id != self.path[-1].id:
             self._branch_off(entry.parent_id)
-        if isinstance(body, log.Retracted):
+        if isinstance(body, log.Retracted):  # results before the first of these entries may have the same ids
             start = self._find(next(iter(body.ids), ""), len(self.path))
             self._set_path(self.path[:start] + [other for other in self.path[start:] if other.id not in body.ids])
         self.path.append(entry)

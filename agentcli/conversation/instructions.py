@@ -173,7 +173,7 @@ def instruction_paths(bodies: Iterable[Body]) -> list[str]:
 
 
 def _without_frontmatter(text: str) -> str:
-    """Return the text of a file by which copies are recognized: for several tools, they differ in the frontmatter."""
+    """Return a file's text without its frontmatter, which is all that differs in copies for several tools."""
     try:
         return split_frontmatter(text.replace("\r\n", "\n"))[1].strip()
     except ValueError:

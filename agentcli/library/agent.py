@@ -258,7 +258,7 @@ class Agent(Generic[Output]):
         ):
             turn_start = len(session.snapshot().conversation.path) - len(results)  # `_hold_session` stored them
             op = GoOn(if_unanswered=True) if results else Prompt(blocks, tools=tuple(tools))
-            paused = Done("", 0, Usage(), "paused", 0.0, pending=pending)  # until all calls have results
+            paused = Done("", 0, Usage(), "paused", 0.0, pending=pending)  # a turn goes on when all calls have results
             begin = partial(session.publish, paused) if pending else partial(session.submit, op)
             self._prompt_order.run_in_turn(begin, deps)
             try:

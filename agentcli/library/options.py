@@ -153,7 +153,7 @@ def accept_old_names(construct: Constructor) -> Constructor:
     @wraps(construct)
     def construct_with_new_names(*arguments: Any, options: AgentOptions = AgentOptions(), **named: Any) -> None:
         renamed: dict[str, Any] = {}
-        moved: dict[str, Any] = {"store": MemorySessions()} if "session_id" in named else {}  # it needed no store
+        moved: dict[str, Any] = {"store": MemorySessions()} if "session_id" in named else {}  # ids needed no store
         for old, new in (_RENAMED | _MOVED).items():
             if old in named:
                 is_parameter = old in _RENAMED

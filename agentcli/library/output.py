@@ -96,7 +96,7 @@ def _schema_and_conversion(kind: Any) -> tuple[Schema, Convert]:
 
 def strict_form(schema: Schema) -> Schema:
     """Return a schema in the form of strict modes: all fields are required, and limits move to the description."""
-    kept = _KEPT if "format" not in schema or schema["format"] in _STRICT_FORMATS else _KEPT - {"format"}
+    kept = _KEPT if schema.get("format") in (None, *_STRICT_FORMATS) else _KEPT - {"format"}
     strict: Schema = {key: schema[key] for key in schema if key in kept}
     limits = [f"{key}: {msgspec.json.encode(schema[key]).decode()}" for key in schema if key not in kept | _STRUCTURE]
     if limits:

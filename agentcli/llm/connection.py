@@ -81,7 +81,7 @@ class ConnectionPool:
                     connection = await self._connect(address, peer, url)
                     break
             except OSError as error:  # TimeoutError is one
-                if isinstance(error, ssl.SSLError) or address == addresses[-1]:
+                if isinstance(error, ssl.SSLError) or address == addresses[-1]:  # TLS fails alike at every address
                     raise self._connecting_error(error) from error
         self._open.add(connection)
         return connection

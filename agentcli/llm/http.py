@@ -105,7 +105,7 @@ class HttpClient(Carrier):
             if url.username or url.password:
                 headers["authorization"] = basic_auth(unquote(url.username or ""), unquote(url.password or ""))
             method, content = ("GET", b"") if body is None else ("POST", encode_json(body))
-            sent = {
+            defaults = {
                 "host": host_header(url),
                 "accept": "*/*",
                 "accept-encoding": "gzip",
@@ -113,10 +113,10 @@ class HttpClient(Carrier):
                 "content-type": "application/json",
             }
             if content:
-                sent["content-length"] = str(len(content))
+                defaults["content-length"] = str(len(content))
             if self._proxy is not None and url.scheme == "http" and not self._proxy.is_socks:
-                sent |= self._proxy.authorization()
-            async with self._connections.send(method, url, sent | headers, content) as response:
+                defaults |= self._proxy.authorization()
+            async with self._connections.send(method, url, defaults | headers, content) as response:
                 response.mask = mask
                 await check_status(response)
                 yield response

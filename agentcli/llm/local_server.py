@@ -74,13 +74,12 @@ async def acquire(
     state_folder: Path,
     context: int,
     linger_s: float = 0.0,
-    on_wait: Callable[[str], None] | None = None,
+    on_wait: Callable[[str], None] = lambda text: None,
 ) -> LocalServer:
     """Return a server that has loaded the model, with a window of `context` tokens. Raises `UserError`.
 
     `linger_s` applies only if this call starts the server. `on_wait` is called with the reason for a longer wait.
     """
-    on_wait = on_wait or (lambda text: None)
     model = _find_model(model_path)
     name = hashlib.sha256(f"{model}\0{context}".encode()).hexdigest()[:12]  # short, for the path of a socket
     control = _control_folder(state_folder) / f"{name}.sock"
@@ -94,8 +93,8 @@ async def acquire(
             )
         for other in control.parent.glob("*.sock"):  # ends servers without users: two models need twice the memory
             await _send_order(other, b"yield\n")
-        stays = f" (kept for {linger_s:g} s after use; agentcli local stop)" if linger_s else ""
-        on_wait(f"starting the local model{stays}")
+        lifetime = f" (kept for {linger_s:g} s after use; agentcli local stop)" if linger_s else ""
+        on_wait(f"starting the local model{lifetime}")
         return await _start(control, model, context, linger_s)
 
 
@@ -166,7 +165,7 @@ async def _locked(path: Path, on_wait: Callable[[str], None]) -> AsyncIterator[N
 
 
 async def _find_running(control: Path, stamp: str) -> LocalServer | None:
-    """Return the socket's server if it answers. Stop one that has loaded an older model file or is another version."""
+    """Return the socket's server if it answers; stop it if its model file or its version is not that of `stamp`."""
     try:
         server = await _wait_for_server(_connect(control), ANSWER_DEADLINE_S)
         if server.info.stamp == stamp:
@@ -249,9 +248,8 @@ def _launch(control: Path, arguments: list[str], log: Path) -> tuple[subprocess.
         control.unlink(missing_ok=True)  # of a server that was killed, or hangs
         listener.bind(str(control))
         listener.listen()
-        program = [sys.executable, "-P", "-m", "agentcli.llm.local_server"]
         process = subprocess.Popen(
-            [*program, *arguments, str(control), str(listener.fileno())],
+            [sys.executable, "-P", "-m", "agentcli.llm.local_server", *arguments, str(control), str(listener.fileno())],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

@@ -242,7 +242,7 @@ async def stream_with_retry(
 
 
 def delay_before(retry: int, policy: RetryPolicy, error: ProviderError) -> float:
-    """Return the seconds before retry 1, 2, …: as the server asks, else twice the last, less up to 25 % at random."""
+    """Return the seconds before retry 1, 2, …: as the server asks, else doubled each time, less 0 to 25 % at random."""
     if error.retry_after is not None:
         return max(0.0, error.retry_after)
     import random  # seldom needed, and imports hashlib
@@ -271,5 +271,6 @@ def time_span(span_s: float) -> str:
     left_s, parts = ceil(span_s), []
     for size_s, unit in ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s")):
         count, left_s = divmod(left_s, size_s)
-        parts += [f"{count} {unit}"] if count else []
+        if count:
+            parts.append(f"{count} {unit}")
     return " ".join(parts) or "0 s"

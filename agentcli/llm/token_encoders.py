@@ -189,7 +189,8 @@ class Encoders:
         for models, fields in rows.items():
             margin = fields.get("safety_margin", 1.0)
             row = {_FIELD_NAMES.get(name, name): value for name, value in fields.items()}
-            row |= {"margin": 1 + margin} if margin < 1 else {}  # 0.2 means 20 %
+            if margin < 1:  # 0.2 means 20 %
+                row["margin"] = 1 + margin
             try:
                 combined.register(models, **row)
             except ValueError as error:

@@ -108,7 +108,7 @@ class Models:
     `on_notice` is called with texts for the person, such as the reason why they must wait.
     """
 
-    def __init__(self, config: Config, *, on_notice: Callable[[str], None] | None = None) -> None:
+    def __init__(self, config: Config, *, on_notice: Callable[[str], None] = lambda text: None) -> None:
         self._config = config
         self._providers: dict[str, Provider] = {}
         self._replaced: list[Provider] = []  # not yet closed, because a request may still use them
@@ -283,7 +283,7 @@ def create_provider(name: str, *, model: str | ModelInfo, api_key: str = "", **s
         config.stored_keys.typed[variables[0]] = api_key
     models.keys.require(name)
     info = models.info(f"{name}/{model}") if isinstance(model, str) else msgspec.structs.replace(model, provider=name)
-    return ProviderMaker(config, models.keys, None, models.local_path).make(info)
+    return ProviderMaker(config, models.keys, lambda text: None, models.local_path).make(info)
 
 
 def split_name(name: str) -> tuple[str, str]:

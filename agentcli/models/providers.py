@@ -145,7 +145,7 @@ class ProviderMaker(msgspec.Struct):
 
     _config: Config
     _keys: ProviderKeys
-    _on_notice: Callable[[str], None] | None
+    _on_notice: Callable[[str], None]
     _local_path: Callable[[str], Path]
 
     def make(self, info: ModelInfo) -> Provider:
@@ -196,8 +196,7 @@ class ProviderMaker(msgspec.Struct):
         from agentcli.llm.providers.local import LocalProvider
 
         settings, folder = self._config.settings, self._config.paths.state / "local"
-        if self._on_notice is not None:
-            self._on_notice("A small model on this machine: expect mistakes.")
+        self._on_notice("A small model on this machine: expect mistakes.")
         start = partial(
             acquire,
             model_path=self._local_path(info.id),

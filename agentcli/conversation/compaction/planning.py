@@ -46,9 +46,9 @@ class Budget(Struct, frozen=True):
         `target` and `at` are settings: the share of the window to reach, and the share at which compaction begins.
         """
         fixed += self.prefix
-        min_limit = fixed + MIN_FREE * (self.window - fixed)
-        target = min(target, _MAX_TARGET * at)
-        return int(max(target * self.window, min(min_limit, _MAX_TARGET_WITH_FIXED * at * self.window)))
+        usual = min(target, _MAX_TARGET * at) * self.window
+        needed = fixed + MIN_FREE * (self.window - fixed)
+        return int(max(usual, min(needed, _MAX_TARGET_WITH_FIXED * at * self.window)))
 
     def size(self, text: str) -> int:
         # Measured as a part of a message, with a line end after it.

@@ -65,7 +65,7 @@ class Record:
         self.changes: list[tuple[log.FileChange, CallPlace, str]] = []  # each with its call, and the id of its entry
         self.ends: list[CallEnd] = []
         self.turn_start: CallPlace = (0, 0)  # the start of the newest turn
-        calls: dict[str, tuple[CallPlace, ToolUse]] = {}
+        calls: dict[str, tuple[CallPlace, ToolUse]] = {}  # by id
         for n, entry in enumerate(path):
             match entry.body:
                 case log.User(is_reminder=False):
@@ -328,9 +328,8 @@ def _compare_files(claim: Statement, record: Record) -> Comparison:
         is_known = record.is_complete or not any(end.at >= record.turn_start for end in record.ends)
         return True if is_known else None, ids
     if not found:  # the claim is false if the call that should have changed the file failed
-        name = PurePath(claim.target).name
         failed_writes = (end for end in record.ends if end.is_error and end.name in _WRITING_TOOLS)
-        failed = [end.entry_id for end in failed_writes if name in end.file_text]
+        failed = [end.entry_id for end in failed_writes if PurePath(claim.target).name in end.file_text]
         return False if failed else None, failed[-1:]
     (first, _, first_id), (last, _, last_id) = found[0], found[-1]
     is_true = {

@@ -357,7 +357,9 @@ async def aws_events(body: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
             buffer.add_data(piece)
             # The decoder's public method yields single events, and those of one piece must stay together.
             events = [decoder._parse_message_from_event(message) for message in buffer]  # noqa: SLF001
-            lines = [event.data.encode().translate(None, b"\r\n") for event in events if event]  # not needed in JSON
+            lines = [
+                event.data.encode().translate(None, b"\r\n") for event in events if event
+            ]  # JSON without line ends
             yield b"".join(b"data: %b\n\n" % line for line in lines)
     except (ParserError, ValueError, AttributeError) as error:
         raise ServerError(f"The server sent a broken event: {error}") from error

@@ -87,7 +87,8 @@ MIN_SHARE = 0.6  # of the estimate; fewer counted tokens mean that the beginning
 def to_body(request: Request, info: ModelInfo) -> dict[str, Any]:
     """Return the body of `POST /api/chat`. It always sets the window, whose default may be only 4,096 tokens."""
     options: dict[str, Any] = {"num_ctx": info.window, "num_predict": request.max_tokens}
-    options |= {} if request.temperature is None else {"temperature": request.temperature}
+    if request.temperature is not None:
+        options["temperature"] = request.temperature
     body: dict[str, Any] = {
         "model": info.id,
         "stream": True,

@@ -91,10 +91,10 @@ def _messages(request: llm.Request, model: ModelInfo) -> list[Any]:
     )
     # Counted on the wire, because a message without blocks is not sent.
     new_count = len([*_to_wire(request.messages[request.earlier_messages :])])
-    earlier = messages[: len(messages) - new_count]
+    previous_request = messages[: len(messages) - new_count]
     # Only messages before the second newest reply can be `Raw` JSON, which cannot be marked. Both messages marked here
-    # come later, because the earlier request ended just before the newest reply.
-    for message in (*earlier[-1:], *messages[-1:]):
+    # come later, because the previous request ended just before the newest reply.
+    for message in (*previous_request[-1:], *messages[-1:]):
         markable = (block for block in reversed(message["content"]) if block["type"] not in _THINKING)
         if (block := next(markable, None)) is not None:
             block.setdefault("cache_control", CACHE)

@@ -10,7 +10,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from itertools import groupby
+from itertools import count, groupby
 from typing import Any, Literal
 
 from agentcli.llm.errors import ProviderError, ServerError
@@ -225,13 +225,13 @@ class CallIds:
         self._earlier_ids = earlier_ids  # returns the ids of earlier replies' calls
         self._taken: set[str] | None = None  # looked up for the first call: most replies have none
         self._prefix = prefix or f"call_{os.urandom(6).hex()}_"
-        self._count = 0  # ids given so far
+        self._numbers = count(1)
 
     def take(self, id: str = "") -> str:
         """Return `id`, or a new one if it is empty or taken."""
         if self._taken is None:
             self._taken = self._earlier_ids()
-        number = self._count = self._count + 1
+        number = next(self._numbers)
         while not id.strip() or id in self._taken:
             id = f"{self._prefix}{number}"
             number += 1

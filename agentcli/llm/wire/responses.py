@@ -185,9 +185,9 @@ class ResponsesReader:
     def _finish_reply(self, response: dict[str, Any], out: list[llm.StreamEvent]) -> None:
         self.model = text_in(response.get("model")) or self.model
         self._reason = text_in((response.get("incomplete_details") or {}).get("reason"))
-        # A server that does not stream sends all items here.
-        for index, whole in enumerate(() if self._items else response.get("output") or ()):
-            self._end_item(index, whole, out)
+        if not self._items:  # a server that does not stream sends all items here
+            for index, whole in enumerate(response.get("output") or ()):
+                self._end_item(index, whole, out)
         if isinstance(usage := response.get("usage"), dict):
             self._usage = chat.usage_from_wire({name: usage.get(here) for name, here in _COUNTS.items()})
             out.append(llm.UsageUpdate(self._usage))
