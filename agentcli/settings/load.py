@@ -14,11 +14,11 @@ import msgspec
 
 from agentcli.errors import ConfigError, nearest
 from agentcli.settings.check import explain_error, find_error, is_table
-from agentcli.settings.files import Paths, find_paths, home_of
+from agentcli.settings.files import Paths, find_paths, home_of, project_root
 from agentcli.settings.keys import StoredKeys, sendable_key
 from agentcli.settings.structs import ModelName, Settings
 from agentcli.settings.terminal import terminal_problems
-from agentcli.settings.trust import command_places, is_trusted, project_files
+from agentcli.settings.trust import PROJECT_FILES, command_places, is_trusted, project_files
 
 # A checked-out repository may not choose where prompts and keys go, nor what is observed.
 NOT_FROM_PROJECTS = (*"provider providers observability serve terminal web evidence".split(), "tokens.encoders")
@@ -149,15 +149,13 @@ def load_config(
     paths = paths or find_paths(environment.get("AGENTCLI_HOME"))
     notices = [*_unknown_variables(environment)]
     layers: list[SettingsLayer] = []
+    named = frozenset(("user", "project", "local")) if sources is None else sources
     if paths.user_config != without and _may_exist(paths.user_config):
-        layers.append(user_layer := read_layer(paths.user_config))
-        if sources is not None and "user" not in sources:  # its other settings still apply
-            for section in ("permissions", "hooks", "mcp_servers"):
-                user_layer.values.pop(section, None)
-    uses_project = sources is None or sources & {"project", "local"}
-    trusted_files = _trusted_files(paths, cwd, notices, trust=trust) if uses_project else []
-    settings_files = [file for file in trusted_files if file.suffix == ".toml" and file != without]
-    layers += [_project_layer(file, paths, notices) for file in settings_files]
+        layers.append(_limited(read_layer(paths.user_config), "user", named))
+    trusted_files = _trusted_files(paths, cwd, notices, trust=trust) if named & {"project", "local"} else []
+    for scope, name in PROJECT_FILES.items():
+        if (file := project_root(cwd) / name) in trusted_files and file != without:
+            layers.append(_limited(_project_layer(file, paths, notices), scope, named))
     layers += [extra] if extra is not None else []
     caller_layer = SettingsLayer(caller, dict(flags or {}), names=flag_names)
     check_layer(caller_layer)
@@ -172,12 +170,20 @@ def load_config(
         notices=tuple(notices),
         layers=tuple(layers),
         stored_keys=StoredKeys(paths.credentials),
-        project=ProjectUse(is_allowed=bool(trusted_files), is_trusted_now=trust),
+        project=ProjectUse(is_allowed=bool(trusted_files) and "project" in named, is_trusted_now=trust),
     )
     terminal = config.settings.terminal
     for key, message in terminal_problems(terminal.keys, terminal.theme, terminal.themes):
         raise config.error(message, key)  # for the first problem
     return config
+
+
+def _limited(layer: SettingsLayer, source: str, sources: frozenset[str]) -> SettingsLayer:
+    """Remove the rules, hooks and servers of a file whose source is not among `sources`; its other settings stay."""
+    if source not in sources:
+        for section in ("permissions", "hooks", "mcp_servers"):
+            layer.values.pop(section, None)
+    return layer
 
 
 def _trusted_files(paths: Paths, cwd: Path, notices: list[str], *, trust: bool) -> list[Path]:

@@ -18,7 +18,7 @@ from agentcli.settings.check import is_table
 from agentcli.settings.files import Paths, current_folder, find_paths, project_root
 from agentcli.settings.load import Config, load_config, read_layer
 from agentcli.settings.structs import LimitSettings, RetrySettings, ServerSettings, Settings, TokenSettings
-from agentcli.settings.trust import is_trusted, project_digests, project_files, remember_trust
+from agentcli.settings.trust import PROJECT_FILES, is_trusted, project_digests, project_files, remember_trust
 from agentcli.settings.write import to_toml
 
 GROUPS: dict[str, type[msgspec.Struct]] = {
@@ -365,6 +365,16 @@ def test_a_project_s_slash_commands_count_only_while_they_are_as_they_were_trust
     assert (found.command_folders, found.notices, found.files) == ((users, folder), (), ())
     command.write_text("Do something else.")
     assert load(paths, project).command_folders == (users,)
+
+
+def test_rules_count_only_from_the_sources_that_are_named(paths: Paths, project: Path) -> None:
+    names = {paths.user_config: "user", **{project / name: scope for scope, name in PROJECT_FILES.items()}}
+    for file, rule in names.items():
+        write(file, {"permissions": {"allow": [rule]}})
+    for named, rules in ((None, ("user", "project", "local")), ({"project"}, ("project",)), ({"local"}, ("local",))):
+        found = load(paths, project, trust=True, sources=named and frozenset(named))
+        assert found.settings.permissions.allow == rules
+        assert found.project.is_allowed is ("project" in rules)
 
 
 def test_trust_is_for_one_project_and_kept_where_only_the_person_can_write(
