@@ -58,23 +58,23 @@ def _is_first_line_awaited(options: argparse.Namespace, environment: Mapping[str
     return sys.stdin is not None and bool(select.select([sys.stdin], [], [], 0)[0])
 
 
-def _make_client(id: str, content: dict[str, Any], options: argparse.Namespace, config: Config) -> "ControlClient":
+def _make_client(first_id: str, first: dict[str, Any], options: argparse.Namespace, config: Config) -> "ControlClient":
     from agentcli.frontends.agent_sdk.callbacks import ControlChannel, HostedServer, read_callbacks
     from agentcli.frontends.agent_sdk.output import ControlClient
     from agentcli.frontends.agent_sdk.transcripts import transcript_folder
     from agentcli.frontends.json_output import write_line
 
     channel = ControlChannel(write_line)
-    request = content if content["subtype"] == "initialize" else {}  # others set no flags
+    request = first if first["subtype"] == "initialize" else {}  # other requests set no flags
     try:
         options.hosted_servers = [HostedServer(name, channel) for name in _set_flags(request, options)]
         hooks = tuple(read_callbacks(request.get("hooks") or {}, warn))
     except (AttributeError, TypeError, ValueError, UsageError) as error:
-        channel.respond_with_error(id, f"The initialize request is not valid: {error}")
+        channel.respond_with_error(first_id, f"The initialize request is not valid: {error}")
         raise UsageError(f"The initialize request is not valid: {error}") from error
     return ControlClient(
         channel=channel,
-        first_id=id,
+        first_id=first_id,
         hooks=hooks,
         answers_questions=options.permission_prompt_tool == "stdio",
         replays_prompts=options.replay_user_messages,

@@ -189,9 +189,6 @@ async def _handle_lack_of_memory(work: Coroutine[Any, Any, int]) -> int:
     return await work
 
 
-# The terminal session: the imports for typing come first, and those for answers later
-
-
 async def _open_live(config: Config, options: argparse.Namespace, prompt: str | None) -> int:
     """Run a session with a live screen: the person can type while the rest of the program is imported."""
     from agentcli.frontends.terminal.console import Console, ConsoleView  # prompt_toolkit: most of the start's time

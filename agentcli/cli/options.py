@@ -120,12 +120,9 @@ DEFAULTS = claude_code_flags.DEFAULTS | {"input_format": "text"}
 
 def make_flag_parser(prog: str, description: str, flags: Flags) -> argparse.ArgumentParser:
     """Return a parser of these flags, for `agentcli` itself or for a subcommand that does without typer."""
+    layout = argparse.RawDescriptionHelpFormatter
     flag_parser = _Parser(
-        prog=prog,
-        description=description,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-        add_help=False,
+        prog=prog, description=description, formatter_class=layout, allow_abbrev=False, add_help=False
     )
     # Adding flags to groups is five times as fast: a parser would create a formatter for each flag.
     prompts, options = map(flag_parser.add_argument_group, ("positional arguments", "options"))

@@ -150,9 +150,6 @@ class WatchedStdout(io.FileIO):
         return (before + lines[start : start + len(_RESULT)])[: len(_RESULT)], not data.endswith(b"\n")
 
 
-# Tables: drawn by rich on a terminal; elsewhere plain columns that are never truncated
-
-
 def print_table(headings: Row, rows: Sequence[Row], *, numeric: Collection[str] = (), empty: str = "") -> None:
     """Print rows, or `empty` if there are none. Only a terminal gets `headings` and right-aligned `numeric` columns."""
     cells = [[printable(cell) for cell in row] for row in rows]

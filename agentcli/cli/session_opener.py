@@ -199,7 +199,7 @@ async def open_for_client(
                 raise
             on_notice(f"session {request.id} continues with another model: {error}")
             model = ""
-        if is_server and request.id and not model:  # a server's request has the model that a client chose, not the log
+        if is_server and request.id and not model:  # the client's choice is in the request, not in the log
             model = await builder.models.default()
         session = await builder.build_session(choice, model=model)
         commands = opener.commands(on_notice)

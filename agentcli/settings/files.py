@@ -221,7 +221,6 @@ class FileLock:
             time.sleep(self._poll_s)
 
     def release(self) -> None:
-        """Free the lock, if this object holds it."""
         if self._descriptor is not None:
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)  # closing would not free it while a forked process has it, too
             os.close(self._descriptor)

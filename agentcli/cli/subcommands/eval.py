@@ -238,8 +238,7 @@ def report(
     output: Annotated[Path | None, typer.Option("-o", "--output", help="An .html or .md file, not stdout.")] = None,
 ) -> None:
     """Write a run as an HTML page with its transcripts, or as Markdown for a pull request."""
-    # Imported here because it takes 40 ms, and no other command needs it.
-    from agentcli.evals.report import as_markdown, as_page, write_file, write_transcripts
+    from agentcli.evals.report import as_markdown, as_page, write_file, write_transcripts  # 40 ms
 
     store = _store()
     found = store.find(run_name)

@@ -82,7 +82,6 @@ def login_app(
     """Save an API key, typed without echo or read from stdin. A free request to the provider tests it first."""
     config = configuration()
     models = Models(config)
-    # The variables of each name's key, the usual one first.
     variables = {name: models.keys.variables(name) for name in models.keys.providers_that_take_keys()} | SEARCH
     if provider and provider not in variables:
         hint = f"{did_you_mean(provider, variables)}. Providers that do: {', '.join(variables)}."
@@ -165,8 +164,7 @@ def status(json: AsJson = False) -> None:
         *(map(_server_line, running) if running else ["server   not running"]),
     ]
     print_answer(data, "\n".join(lines), as_json=json)
-    is_ready = has_engine and has_weights
-    raise typer.Exit(0 if is_ready or json else 1)  # the JSON says whether it is ready
+    raise typer.Exit(0 if json or (has_engine and has_weights) else 1)  # with --json, the answer says it
 
 
 def _server_line(server: ServerInfo) -> str:

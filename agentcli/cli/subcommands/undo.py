@@ -36,7 +36,8 @@ def make_command(direction: Direction, help: str) -> typer.Typer:
         yes: Annotated[bool, typer.Option("--yes", help="Do not ask first.")] = False,
         json: AsJson = False,
     ) -> None:
-        if not (only_list or yes) and (json or not sys.stdin.isatty()):
+        must_ask, can_ask = not (only_list or yes), sys.stdin.isatty() and not json
+        if must_ask and not can_ask:
             raise UsageError(f"Cannot ask here. Add --yes to {direction} the changes, or --list to list them.")
         config = configuration()
         argument = "list" if only_list else "yes" if yes else ""  # as typed after `/undo` in a session
