@@ -178,8 +178,8 @@ def apply_agent(options: argparse.Namespace, config: Config) -> Config:
         raise UsageError(f"Unknown agent {options.agent!r}{hint}.")
     if not options.system_prompt and not options.system_prompt_file:
         options.system_prompt = definition.prompt
-    if not options.model:
-        options.model = definition.model if definition.model not in ("", "inherit") else None
+    if not options.model and definition.model not in ("", "inherit"):  # both mean the configured model
+        options.model = definition.model
     if options.tools is None and definition.tools is not None:
         options.tools = ",".join(definition.tools)
     options.agent = None  # it is applied: a later call changes nothing

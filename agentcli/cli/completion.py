@@ -93,7 +93,7 @@ def _set_values(action: Any, name: str, group: str = "") -> None:
         action.choices = listed[1].split(", ")
     elif kind := _VALUES.get(f"{group} {name}", _VALUES.get(name, "")):
         ask = f"agentcli __complete {kind} 2>/dev/null"
-        words = {
+        words = {  # how each shell looks them up, in shtab's format
             "bash": f"_agentcli_{kind}",
             "zsh": f" _agentcli_ask {kind}",  # the space keeps zsh from adding arguments of its own
             "fish": f"({ask})",

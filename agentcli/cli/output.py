@@ -252,7 +252,7 @@ class LogFile(logging.Handler):
             file = self._files[0]
             make_private_folder(file.parent)
             if file.exists() and file.stat().st_size >= self._max_bytes:
-                for newer, older in reversed([*zip(self._files, self._files[1:], strict=False)]):
+                for newer, older in reversed([*zip(self._files, self._files[1:], strict=False)]):  # the oldest first
                     with suppress(FileNotFoundError):
                         newer.rename(older)
             with open(file, "ab", buffering=0, opener=lambda path, flags: os.open(path, flags, 0o600)) as log:

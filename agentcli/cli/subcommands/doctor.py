@@ -248,7 +248,7 @@ async def _check_servers(subject: Subject) -> list[Result]:
         results = await asyncio.gather(*(_check_server(subject, name) for name in names if name))
     finally:
         await subject.models.aclose()
-    return [result for of_server in results for result in of_server]
+    return [result for results_of_server in results for result in results_of_server]
 
 
 async def _check_server(subject: Subject, name: str) -> list[Result]:
