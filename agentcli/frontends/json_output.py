@@ -85,8 +85,9 @@ class JsonOutput:
 
     def _show_main_event(self, event: events.Event) -> None:
         match event:
-            case events.Retry(number, delay_s, error):
-                self._system("retry", number=number, delay_ms=round(delay_s * 1000), error=error)
+            case events.Retry(number, delay_s, error, max_number):
+                limit = {"max_retries": max_number} if max_number else {}
+                self._system("retry", number=number, **limit, delay_ms=round(delay_s * 1000), error=error)
             case events.ProviderSwitched(before, after, reason):
                 self._system("provider_switch", **{"from": before, "to": after, "reason": reason})
             case events.Compaction():

@@ -308,6 +308,16 @@ def test_every_request_is_answered_and_unknown_ones_with_an_error(place: Place) 
     assert [one["permissionMode"] for one in ran.of("system", "init")] == ["default"]
 
 
+def test_a_retry_says_how_many_there_may_be(place: Place) -> None:
+    flags = ("-p", "--verbose", "--input-format", "stream-json", "--output-format", "stream-json")
+    prompt = {"type": "user", "message": {"role": "user", "content": "go"}, "parent_tool_use_id": None}
+    asked = lines(request("1", "initialize"), prompt)
+    model = place.script({"error": {"kind": "server"}}, {"text": "hi"})
+    fast = STARTED_BY_AN_SDK | {"AGENTCLI_RETRY_INITIAL_DELAY": "0.01", "AGENTCLI_RETRY_MAX": "3"}
+    ran = place.run(*flags, "-m", model, stdin=asked, env=fast)
+    assert [(one["attempt"], one["max_retries"]) for one in ran.of("system", "api_retry")] == [(1, 3)]
+
+
 def response(id: str, answer: Any) -> dict[str, Any]:
     return {"type": "control_response", "response": {"subtype": "success", "request_id": id, "response": answer}}
 

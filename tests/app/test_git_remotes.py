@@ -131,6 +131,12 @@ async def test_what_makes_something_outside_the_project_runs_outside_the_sandbox
     assert made.exists()
 
 
+async def test_the_question_says_that_a_new_file_in_tmp_will_be_gone(model: MakeModel, repository: Path) -> None:
+    asked, _ = await ask(model(*bash("echo hi > /tmp/agentcli-no-such-file")), repository, mode="auto")
+    line = "writes to a /tmp of its own, which is gone when it ends: /tmp/agentcli-no-such-file"
+    assert effects(asked)[0] == (line,)
+
+
 @pytest.mark.parametrize("mode", ["dontAsk", "bypassPermissions", "plan"])
 async def test_a_mode_that_asks_nobody_lets_nothing_out_of_the_sandbox(
     model: MakeModel, repository: Path, ssh: Path, mode: str

@@ -86,7 +86,10 @@ def command_effects(facts: CallFacts, command: CommandAnalysis) -> CallEffects:
     commands = [part.words for part in command.segments if part.words]
     deletes_by_find = any(words[0] == "find" and "-delete" in words for words in commands)
     blocked_paths = {str(file.real) for file in blocked}
-    outside = tuple(str(file.real) for file in blocked if file.kind == "outside")
+    runs_inside = not facts.why_runs_outside and not getattr(facts.arguments, "unconfined", False)
+    outside_files = [file for file in blocked if file.kind == "outside"]
+    lost = tuple(str(file.real) for file in outside_files if runs_inside and facts.paths.is_lost_in_tmp(file.real))
+    outside = tuple(str(file.real) for file in outside_files if str(file.real) not in lost)
     special = [file for file in blocked if file.kind != "outside"]  # secret or auto-executed
     grave = [
         _effect_line("deletes", [*shown(effects.deletes), *(["everything find matches"] if deletes_by_find else [])]),
@@ -95,6 +98,7 @@ def command_effects(facts: CallFacts, command: CommandAnalysis) -> CallEffects:
         ),
         _effect_line("installs packages (their scripts may run) from", registries),
         _effect_line("writes outside the project:", shown(outside)),
+        _effect_line("writes to a /tmp of its own, which is gone when it ends:", shown(lost)),
         *(f"{file.access}s {shown((str(file.real),))[0]}, which {WHY[file.kind]}" for file in special),
     ]
     found = [path for path in facts.paths.find_each(effects.reads, "read") if str(path.real) not in blocked_paths]

@@ -161,9 +161,9 @@ class CallFacts(Struct, frozen=True, kw_only=True):
 
     @property
     def why_runs_outside(self) -> str:
-        """The reason why a command must run outside the sandbox; empty if it need not, cannot, or asks to itself."""
+        """The reason why a command must run outside the sandbox; empty if none, or if its call asks for that itself."""
         sandbox = self.workspace.facts
-        can_leave = getattr(self.arguments, "unconfined", None) is False  # True: its call asks to leave
+        can_leave = getattr(self.arguments, "unconfined", None) is False  # True: its call asks for that
         if not can_leave or not sandbox.confines or sandbox.profile == "danger-full-access":
             return ""
         for remote in self.command.effects.remotes if self.command is not None else ():

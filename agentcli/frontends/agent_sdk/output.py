@@ -126,7 +126,7 @@ class ClaudeCodeOutput(JsonOutput):
                 kind = "manual" if trigger == "manual" else "auto"
                 yield value | {"compact_metadata": {"trigger": kind, "pre_tokens": before, "post_tokens": after}}
             case {"subtype": "retry", "number": number, "delay_ms": delay_ms, "error": error}:
-                delay = {"attempt": number, "max_retries": number, "retry_delay_ms": delay_ms}
+                delay = {"attempt": number, "max_retries": value.get("max_retries", number), "retry_delay_ms": delay_ms}
                 yield _system("api_retry", value, error_status=None, error=error, **delay)
             case {"subtype": "notice", "text": text}:
                 yield _system("informational", value, content=text, level="notice")
