@@ -92,7 +92,7 @@ class Launch(NamedTuple):
     argv: list[str]
     pass_fds: tuple[int, ...] = ()  # descriptors that the command inherits
     environment: Mapping[str, str] = {}  # variables to add to the command's environment; never modified
-    setup_error_prefix: str = ""  # output that begins with it: confining failed and nothing ran; empty: unknown
+    setup_error_prefix: str = ""  # begins the output if confining failed and nothing ran; "" if that cannot be told
     launcher_words: int | None = None
     reverts: Reverts = Reverts()  # filled when the context is left
     cleanup_note: int | None = None  # a descriptor of the session's `CleanupNote`, which the keeper uses after a kill

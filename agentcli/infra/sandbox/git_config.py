@@ -59,9 +59,7 @@ def find_git(search_path: str, writable: tuple[Path | str, ...]) -> str:
     """Return the first git on the PATH that is not in a `writable` folder; empty if there is none."""
     for folder in map(Path, search_path.split(os.pathsep)):
         found = shutil.which("git", path=str(folder)) if folder.is_absolute() else None
-        real_paths = (
-            (folder.resolve(), Path(found).resolve()) if found else ()
-        )  # either may be a link to a writable one
+        real_paths = (folder.resolve(), Path(found).resolve()) if found else ()  # either may be a link to elsewhere
         if found and not any(path.is_relative_to(around) for path in real_paths for around in writable):
             return found
     return SYSTEM_GIT if os.access(SYSTEM_GIT, os.X_OK) else ""

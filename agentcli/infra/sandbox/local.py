@@ -180,15 +180,14 @@ class LocalSandbox:
         return replace(result, made=made, denials=confinement.denials(grants, since=started))
 
     def _open_shell(self) -> Shell:
-        """Create the shell; it is imported late so that a session's first prompt does not wait for the import."""
-        from agentcli.infra.sandbox.processes.shell import Shell
+        from agentcli.infra.sandbox.processes.shell import Shell  # late: a session's first prompt need not wait for it
 
         return Shell(
             self._environment, self._job_folder, launch=self.confinement.launch, own_environment=self._own_environment
         )
 
     def _open_dry_runs(self) -> DryRuns:
-        from agentcli.infra.sandbox.dry_runs.dry_run import DryRuns  # imported late, as the shell is
+        from agentcli.infra.sandbox.dry_runs.dry_run import DryRuns  # late: a first prompt need not wait for it
 
         confinement = self.confinement
         return DryRuns(

@@ -165,7 +165,7 @@ def remove_listed(file: Path) -> None:
 
 def open_real(path: str) -> int:
     """Open a path with O_PATH, which gives no access to contents. Raises `OSError`, also if the path has a symlink."""
-    path = path or "/"  # callers cut `/name` off a path, which leaves nothing of one in the root folder
+    path = path or "/"  # "" is what is left of `/name` when its last part is cut off
     descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     if real_path(descriptor) != path:
         os.close(descriptor)

@@ -130,7 +130,7 @@ class _WalkQueue:
     def add(self, path: str, *, outer_rank: int = 0, levels: int = _ANY_DEPTH, is_new: bool = False) -> None:
         """Add a folder from one of rank `outer_rank`; `levels` below it are read, unless `_SHALLOW` limits them."""
         shallow_levels = _SHALLOW.get(path.rpartition(os.sep)[2])  # None for an ordinary folder
-        if outer_rank:
+        if outer_rank:  # the folder is below one of `_SHALLOW`
             if levels and shallow_levels != 0:
                 self.by_rank[2].append((path, levels - 1))
         elif shallow_levels is None:
@@ -249,7 +249,7 @@ class Scan:
         tree.folders = tree.folders | seen if any(tree.unwalked.by_rank) else seen
 
     def _update(self, tree: _Tree, changed: set[str], replaced: set[str]) -> None:
-        """Read `changed` folders, new ones in them, and unreached ones; a `replaced` one is new where it is now."""
+        """Read `changed` folders, new ones in them, and unreached ones; forget `replaced` ones, to find them as new."""
         known = tree.folders
         deadline = time.monotonic() + self._max_s
         tree.new.remaining = [*self._max_folders]  # each update has the full limits for new folders

@@ -193,7 +193,7 @@ class SecretValues:
         free_bytes, count = MAX_BYTES, 0  # bytes that may still be read, and files that were
         for path in sorted(set(files), key=lambda path: (len(path.parts), path)):
             stamp = stamp_of(path)
-            if stamp is None or not 0 < stamp.size <= min(MAX_FILE_BYTES, free_bytes) or count >= MAX_FILES:
+            if count >= MAX_FILES or stamp is None or not 0 < stamp.size <= min(MAX_FILE_BYTES, free_bytes):
                 continue
             is_reliable = time.time_ns() - stamp.changed_ns >= TICK_NS  # else the file may change and keep its stamp
             known_stamp, values = self._files.get(path, (None, frozenset[str]()))

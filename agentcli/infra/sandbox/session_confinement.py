@@ -108,7 +108,7 @@ class SessionConfinement:
     def roots(self, grants: Grants) -> tuple[Path, ...]:
         return (*self._roots, *grants.roots)
 
-    def git(self, grants: Grants) -> str:  # none that is in a folder which commands can write
+    def git(self, grants: Grants) -> str:  # the path of a git that commands cannot replace
         return find_git(self._search_path, (*self.roots(grants), *self.limits.writable, *grants.writable))
 
     def bounds(
@@ -217,8 +217,7 @@ class SessionConfinement:
 
     def _open_cleanup_note(self) -> CleanupNote:
         """Return the session's note, which the keeper or the next start uses to clean up after a kill."""
-        # After a kill, a backend that keeps protected names leaves only mount points; with others, changes must be
-        # reverted too.
+        # After a kill, backends that keep names leave only mount points; with the others, changes must be reverted.
         notes = self._state / "mount_points" if self.backend.keeps_names else self._displaced / _UNFINISHED
         with self._cleaning:
             self._cleanup_note = self._cleanup_note or CleanupNote(notes)

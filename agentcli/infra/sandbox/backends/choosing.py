@@ -253,11 +253,8 @@ def _protection_rules(bounds: Bounds) -> list[str]:
             _regex(f"^{root_pattern}/(.*/)?{git}/((modules|worktrees)/.*/)?({in_git})(/|$)"),
         ]
         # Folders around protected names must not be renamed: the names would get other paths, which no rule matches.
-        root_and_parents = [root, *(str(parent) for parent in Path(root).parents if str(parent) != "/")]
-        immovable = [
-            *(f"(literal {_quote(folder)})" for folder in root_and_parents),
-            _regex(f"^{root_pattern}/(.*/)?{git}$"),
-        ]
+        outer = [root, *(str(parent) for parent in Path(root).parents if str(parent) != "/")]
+        immovable = [*(f"(literal {_quote(path)})" for path in outer), _regex(f"^{root_pattern}/(.*/)?{git}$")]
         rules += [_rule("deny file-write*", read_only), _rule("deny file-write-unlink", immovable)]
     return [*rules, _rule("allow file-write*", _subpaths(bounds.writable))]  # last, so it wins over the rules above
 

@@ -10,9 +10,8 @@ A plan, in Python's marshal format, is one of two tuples:
   reading is allowed for everything except the masked paths.
 - `overlays`, a list of overlays, a list of binds, a time in nanoseconds before which the command must not start. An
   overlay has its lower folders from top to bottom, the upper and the work folder (empty if it is read-only) and the
-  merged one. The command to become is then bubblewrap, which confines the real one. A bind is a descriptor that
-  bubblewrap mounts, and a path in a merged folder, which is opened here as that descriptor. The mounts are in a
-  namespace of their own and end with it.
+  merged one. The command is then bubblewrap, which confines the real one. A bind is a descriptor that it mounts, and a
+  path in a merged folder, which is opened here as that descriptor. The mounts end with a namespace of their own.
 
 Numbers and structures: Linux, include/uapi/linux/{landlock,mount,sched}.h, Documentation/userspace-api/landlock.rst and
 Documentation/filesystems/overlayfs.rst.

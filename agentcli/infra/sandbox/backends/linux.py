@@ -116,7 +116,7 @@ class MountPlanner:
         self._grants = [*filter(is_real, map(str, bounds.writable))] if self._may_write else []
         # The folders that are bind-mounted on themselves, because they may be writable.
         self._bound_folders = {*map(str, filter(None, (*bounds.roots, bounds.resources.cache))), *self._grants}
-        # Visible even inside a private folder.
+        # These are visible even inside a private folder, such as /tmp.
         granted = filter(is_real, map(str, bounds.readable_again))
         self._shown_in_private = sorted({str(bounds.home), cwd, *granted}, key=_outer_first)
         self._mounts: list[Mount] = []  # planned so far; a later one covers an earlier one

@@ -121,21 +121,21 @@ def filter_program(*, internet: bool, may_change_attributes: bool = True, machin
             code += _if(_EQUAL, number, _DENIED)
     for number in (CLONE3, OPENAT2):
         code += _if(_EQUAL, number, _MISSING)
-    for *numbers_of_call, mode, flags in GIVES_MODE.values():
+    for *numbers_of_call, mode_argument, flags_argument in GIVES_MODE.values():
         if (number := numbers_of_call[column]) is not None:
-            code += _if(_EQUAL, number, *_mode_check(mode, flags))
+            code += _if(_EQUAL, number, *_mode_check(mode_argument, flags_argument))
     for name, numbers in CHECKED.items():
         code += _if(_EQUAL, numbers[column], *_argument_check(name, internet=internet))
     return b"".join([*code, _ALLOWED])
 
 
-def _mode_check(mode: int, flags: int | None) -> list[bytes]:
-    """Deny the set-user-ID bit: a program with it, made by root's command, would make anybody root."""
-    steps = [_step(_LOAD, _LOW_HALF_OF[mode]), *_if(_ANY_BIT, S_ISUID, _DENIED), _ALLOWED]
-    if flags is None:
+def _mode_check(mode_argument: int, flags_argument: int | None) -> list[bytes]:
+    """Return instructions that deny the set-user-ID bit: a program to which root gives it would make anybody root."""
+    steps = [_step(_LOAD, _LOW_HALF_OF[mode_argument]), *_if(_ANY_BIT, S_ISUID, _DENIED), _ALLOWED]
+    if flags_argument is None:
         return steps
     # The mode of an `open` means something only if it creates a file.
-    return [_step(_LOAD, _LOW_HALF_OF[flags]), *_if(_ANY_BIT, O_CREAT | O_TMPFILE, *steps), _ALLOWED]
+    return [_step(_LOAD, _LOW_HALF_OF[flags_argument]), *_if(_ANY_BIT, O_CREAT | O_TMPFILE, *steps), _ALLOWED]
 
 
 def _argument_check(name: str, *, internet: bool) -> list[bytes]:

@@ -24,14 +24,14 @@ from agentcli.infra.sandbox.confinement import Bounds, Confinement, is_inside, i
 from agentcli.infra.sandbox.dry_runs import lost_work
 from agentcli.infra.sandbox.dry_runs.overlays import CacheLayers, OverlayReader, Overlays, TooMuch, probe_overlays
 from agentcli.infra.sandbox.mount_points import is_mount_point
-from agentcli.infra.sandbox.processes.shell import BackgroundRuns, DetachHandle, Launcher, Shell
+from agentcli.infra.sandbox.processes.shell import BackgroundRuns, DetachHandle, PrepareLaunch, Shell
 from agentcli.tools.command import ApplyOutcome, ChangeSummary, Command, CommandResult, Conflict, DryRunLimits, Grants
 
 _GIT_TIMEOUT_S = 20.0
 _ENDED = "what it left running was ended, because nothing of a dry run goes on"
 
 _WATCH_EVERY_S = 0.25
-_MIN_FREE_MEMORY = 0.03  # as a part of all memory: with less, the kernel might soon kill some program
+_MIN_FREE_MEMORY = 0.03  # as a share of all memory: with less, the kernel might soon kill some program
 _MIN_FREE_DISK_BYTES = 500_000_000
 
 # Top-level folders of systems (Filesystem Hierarchy Standard 3.0, Nix, Guix and snaps). All others hold people's data.
@@ -134,7 +134,7 @@ class DryRuns:
         self._lock = threading.Lock()
         self._caches: CacheLayers | None = None  # of all dry runs
         self._cache_folder: PrivateFolder | None = None  # the folder around them
-        self._problems: dict[tuple[str, ...], str] = {}  # for each probed set of roots why there are no overlays, or ""
+        self._problems: dict[tuple[str, ...], str] = {}  # roots that were probed -> why they get no overlays, or ""
         self.background = BackgroundRuns()
 
     def why_unavailable(self, grants: Grants) -> str:
@@ -214,8 +214,9 @@ class DryRuns:
         limit_watch = asyncio.create_task(_watch_limits(overlays.folder, self._limits.max_bytes, detach))
         try:
             result = await self._shell().exec(command, on_output=on_output, detach=detach, launch=overlays.launch)
-            is_sent_by_person = detach.is_set() and not limit_watch.done() and result.exit_code is None
-            if detach_handle is not None and result.job is not None and is_sent_by_person:
+            # With an exit code, the job is only the processes that an ended command left running.
+            was_detached_by_person = detach.is_set() and not limit_watch.done() and result.exit_code is None
+            if detach_handle is not None and result.job is not None and was_detached_by_person:
                 result = await detach_handle.wait_for_job(command, result, self._shell(), limit_watch=limit_watch)
         finally:
             limit_watch.cancel()
@@ -255,7 +256,7 @@ class DryRuns:
 
         def runners_in(folder: Path) -> tuple[lost_work.RunScript, lost_work.RunScript]:
             run_before = partial(run_in, folder)
-            return run_before, partial(run_before, launch=overlays.launch_inspection)  # the latter sees the changes
+            return run_before, partial(run_before, launch=overlays.launch_inspection)  # with the command's changes
 
         repositories = [one for one in groups if one.summary.what == "repository" and one.summary.kind == "changed"]
         lost = lost_work.find_lost_files(groups)
@@ -274,7 +275,9 @@ class DryRuns:
             groups = await asyncio.to_thread(lost_work.join_worktree_changes, groups, group, git_changes)
         return sorted(groups, key=attention_order)
 
-    async def _run_read_only(self, grants: Grants, folder: Path, script: str, *, launch: Launcher | None = None) -> str:
+    async def _run_read_only(
+        self, grants: Grants, folder: Path, script: str, *, launch: PrepareLaunch | None = None
+    ) -> str:
         command = Command(script, folder, timeout_s=_GIT_TIMEOUT_S, profile="read-only", grants=grants)
         return (await self._shell().exec(command, launch=launch)).output
 
@@ -311,7 +314,7 @@ def _hide_personal_data(bounds: Bounds, search_path: str) -> Bounds:
 
 def _hides(bounds: Bounds, path: Path) -> bool:
     """Return True if a command in these bounds cannot see a path; the innermost folder around the path decides."""
-    if not is_real(str(path)):
+    if not is_real(str(path)):  # nothing is there, or a link leads somewhere else
         return False
     shown = resolve_existing((*bounds.readable_again, *bounds.writable, *bounds.roots))
     is_hidden = {place.path: True for place in resolve_existing(bounds.masked)} | {place.path: False for place in shown}
@@ -349,7 +352,7 @@ def _sizes_below(folder: Path) -> Iterator[int]:
 
 
 def _free_memory() -> float:
-    """Return the part of all memory that programs can still get (proc_meminfo(5)); 1 if unknown."""
+    """Return the share of all memory that programs can still get (proc_meminfo(5)); 1 if unknown."""
     with suppress(OSError, ValueError, KeyError, IndexError):
         lines = Path("/proc/meminfo").read_text().splitlines()
         numbers = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}

@@ -221,21 +221,21 @@ def join_worktree_changes(groups: Sequence[ChangeGroup], repository: ChangeGroup
         and group.summary.what != "repository"
     ]
     summaries = [group.summary for group in in_worktree]
-    losses = {file.permanent_loss for file in summaries}
+    losses = {each.permanent_loss for each in summaries}
     loses_work = bool(git.lost or shortened_logs or "work" in losses)
     outcomes = Counter[str]()
-    for file in summaries:
-        outcomes[file.outcome] += file.files
-    without_diff = (f"  {file.kind} {file.name}\n" for file in summaries if not file.diff)
+    for each in summaries:
+        outcomes[each.outcome] += each.files
+    without_diff = (f"  {each.kind} {each.name}\n" for each in summaries if not each.diff)
     summary = replace(
         repository.summary,
-        diff="".join((*without_diff, git.text, *(file.diff for file in summaries))),
+        diff="".join((*without_diff, git.text, *(each.diff for each in summaries))),
         moves=git.moves,
         worktree=tuple(outcomes.items()),
         notes=(
             *(f"loses {lost}" for lost in git.lost),
             *(f"loses entries of the log of {shown_path(path.rpartition('logs/')[2])}" for path in shortened_logs),
-            *(f"{file.name}: {note}" for file in summaries for note in file.notes),
+            *(f"{each.name}: {note}" for each in summaries for note in each.notes),
         ),
         is_auto_executed=repository.summary.is_auto_executed or git.is_auto_executed,
         permanent_loss="tree" if "tree" in losses else "work" if loses_work else "",

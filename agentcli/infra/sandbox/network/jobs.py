@@ -43,8 +43,7 @@ def main() -> None:
 
 
 def _enter(namespace: int, kind: int) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.setns(namespace, kind):
+    if ctypes.CDLL(None, use_errno=True).setns(namespace, kind):
         raise OSError(ctypes.get_errno(), "setns")
 
 

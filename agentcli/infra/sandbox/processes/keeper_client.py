@@ -39,7 +39,7 @@ class Process:
         self.pid = self.supervisor = 0  # the process ids of the command and of its supervisor; 0: not started yet
         self.exit_code: int | None = None  # negative for a signal
         self.reported_gone = False  # True once the supervisor has reported that no process of the command is left
-        self.was_late = self.was_swarm = False  # True if it was ended at its time limit; for too many processes
+        self.was_late = self.was_swarm = False  # True if it was ended at its time limit, or for too many processes
         self.started_at = self.ended_at = time.monotonic()
         self._keeps_output = False  # True once the supervisor copies a job's output to its file
         self._control = control

@@ -61,7 +61,7 @@ class Run:
         self._reading = asyncio.create_task(self._read_output())
 
     async def result(self, detach: asyncio.Event | None, *, is_job: bool = False) -> CommandResult:
-        """Wait until the command has ended, its time is up, or it becomes a job; with `is_job`, when it begins."""
+        """Wait until the command has ended, its time is up, or it becomes a job; with `is_job`, until it begins."""
         try:
             if is_job:
                 becomes_job = await self._wait_until_begun()
@@ -197,7 +197,7 @@ class Run:
         """Make the command, or the processes that it left running, a job; the result holds the output so far."""
         await self._stop_reading()
         process, stall = self.process, self._stall.text if self._stall else ""
-        self._is_leftover = process.exit_code is not None and not is_started_as_job  # else the exit code is the job's
+        self._is_leftover = process.exit_code is not None and not is_started_as_job
         cwd = _read_report(self._report_pipe).cwd if self._is_leftover else None
         try:
             path = self._new_file("job")

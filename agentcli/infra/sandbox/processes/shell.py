@@ -23,7 +23,7 @@ from agentcli.settings.files import make_private_folder
 from agentcli.tools.command import BackgroundJob, Command, CommandResult
 
 # Prepares a command's start from the shell's arguments. Its context is left when all processes have ended.
-Launcher = Callable[[Sequence[str], Command], AbstractContextManager[Launch]]
+PrepareLaunch = Callable[[Sequence[str], Command], AbstractContextManager[Launch]]
 
 # The shell reports that it has begun, where it ended and what it left running. It opens the pipe by its path, because a
 # command may use every short descriptor. The command follows on the same line, so line numbers in its errors are right.
@@ -60,7 +60,7 @@ class Shell:
         environment: Mapping[str, str],
         folder: Path,
         *,
-        launch: Launcher = unconfined,
+        launch: PrepareLaunch = unconfined,
         own_environment: Mapping[str, str] | None = None,
     ) -> None:
         self._environment = environment
@@ -82,7 +82,7 @@ class Shell:
         *,
         on_output: Callable[[str], None] = lambda text: None,
         detach: asyncio.Event | None = None,
-        launch: Launcher | None = None,
+        launch: PrepareLaunch | None = None,
         is_job: bool = False,
     ) -> CommandResult:
         """Run a command, confined by `launch` if given; it becomes a job on `detach`, or with `is_job` at once."""
@@ -94,18 +94,18 @@ class Shell:
         raise ToolError(f"The sandbox could not be set up: {result.output.strip()}", kind="resource_error")
 
     async def _begin(
-        self, command: Command, on_output: Callable[[str], None], launcher: Launcher | None, *, is_job: bool
+        self, command: Command, on_output: Callable[[str], None], override: PrepareLaunch | None, *, is_job: bool
     ) -> Run:
         """Start a command, in the spare shell if that is possible, and prepare the next spare shell."""
-        confined = unconfined if command.profile == "own" else launcher or self._launch
-        is_usual_call = command.profile == "read-only" and launcher is None and not is_job
+        prepare = unconfined if command.profile == "own" else override or self._launch
+        is_usual_call = command.profile == "read-only" and override is None and not is_job
         # A spare bash reads its command up to a NUL, which other shells cannot.
         fits_spare = "\0" not in command.text and len(command.text) <= MAX_CHARS and self._bash is not None
-        can_use_spare = is_usual_call and fits_spare
         try:
             with ExitStack() as confinement:
-                launch = confinement.enter_context(confined(self._argv, command))
-                can_use_spare = can_use_spare and launch.mounts != ()  # only bubblewrap mounts, which takes time
+                launch = confinement.enter_context(prepare(self._argv, command))
+                # Only bubblewrap has mounts, and they are what takes time.
+                can_use_spare = is_usual_call and fits_spare and launch.mounts != ()
                 spare = await self._take_spare() if can_use_spare else None
                 taken = spare.run(launch, command) if spare is not None else None
                 shell = taken or await self._start_shell(launch, command, is_job=is_job)
@@ -115,7 +115,7 @@ class Shell:
                 if can_use_spare and self._has_run_read_only and self._spare is None:
                     with suppress(OSError):  # the command is already running, so this failure does not matter
                         # A spare shell has brought its own confinement, so the one made here is for the next.
-                        launch = launch if taken else confinement.enter_context(confined(self._argv, command))
+                        launch = launch if taken else confinement.enter_context(prepare(self._argv, command))
                         start = start_spare(launch, command, confinement.pop_all(), self._start_shell)
                         self._spare = asyncio.create_task(start)
                 self._has_run_read_only |= can_use_spare

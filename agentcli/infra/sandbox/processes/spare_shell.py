@@ -68,7 +68,6 @@ class SpareShell:
         return None
 
     def end(self) -> None:
-        """End the shell. Safe to call twice."""
         self._timer.cancel()
         if not self._command_pipe.closed:
             self._command_pipe.close()

@@ -122,7 +122,6 @@ def _has_writer(pipe: str, reader: int, targets: Mapping[int, Mapping[int, str]]
 
 
 def _find_sockets(targets: Mapping[int, Mapping[int, str]]) -> _Sockets:
-    """Find the sockets of processes, given the targets of their descriptors."""
     found: set[tuple[str, int]] = set()  # states and local ports
     for pid, descriptors in targets.items():  # each process may be in its own network namespace
         sockets = {target for target in descriptors.values() if target.startswith("socket:")}

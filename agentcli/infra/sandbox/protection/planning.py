@@ -203,7 +203,7 @@ class RepositoryPlanner:
         return gaps
 
     def _paths_named_in(self, folder: str) -> NamedPaths:
-        """Collect the paths that the configuration of a git folder and those of its worktrees name."""
+        """Collect the paths that configurations of a git folder and its worktrees name; note what a plan depends on."""
         config = f"{folder}/config"
         looked_ns = time.time_ns()
         stamp = stamp_of(config)
