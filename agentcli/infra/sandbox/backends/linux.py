@@ -113,12 +113,13 @@ class MountPlanner:
         self._mount_points = mount_points
         self._covers = covers
         self._may_write = bounds.profile == "workspace-write"
-        self._grants = [*filter(is_real, map(str, bounds.writable))] if self._may_write else []
+        self._grants = _without_links(bounds.writable) if self._may_write else []
         # The folders that are bind-mounted on themselves, because they may be writable.
         self._bound_folders = {*map(str, filter(None, (*bounds.roots, bounds.resources.cache))), *self._grants}
         # These are visible even inside a private folder, such as /tmp.
-        granted = filter(is_real, map(str, bounds.readable_again))
-        self._shown_in_private = sorted({str(bounds.home), cwd, *granted}, key=_outer_first)
+        self._shown_in_private = sorted(
+            {str(bounds.home), cwd, *_without_links(bounds.readable_again)}, key=_outer_first
+        )
         self._mounts: list[Mount] = []  # planned so far; a later one covers an earlier one
 
     def close(self) -> None:
@@ -130,8 +131,9 @@ class MountPlanner:
         resources = self._bounds.resources
         private = private_folders()
         self._mounts += [Mount(folder, mode="1777") for folder in private]
+        mounted_anyway = (*private, *self._bound_folders)
         for path in self._shown_in_private:
-            if is_private(path) and path not in (*private, *self._bound_folders) and kind_of(path) == "folder":
+            if is_private(path) and path not in mounted_anyway and kind_of(path) == "folder":
                 self._mounts.append(Mount(path, path))
         hidden_outside, hidden_inside = self._plan_hiding()  # outside of `_bound_folders`, and in them
         self._hide(hidden_outside)
@@ -157,14 +159,8 @@ class MountPlanner:
 
     def _plan_hiding(self) -> tuple[list[HideStep], list[HideStep]]:
         """Return the steps that hide paths outside of `_bound_folders`, and those for paths in them."""
-        visible = (*self._shown_in_private, *self._bound_folders)
-        masked = [  # in a private folder only what is visible has to be hidden
-            place
-            for place in resolve_existing(self._bounds.masked)
-            if not is_private(place.path) or _is_in_any(place.path, visible)
-        ]
-        # A path with a link in it is not shown, because a command may have changed the link.
-        shown = resolve_existing([*filter(is_real, map(str, self._bounds.readable_again))])
+        masked = [place for place in resolve_existing(self._bounds.masked) if self._is_visible(place.path)]
+        shown = resolve_existing(_without_links(self._bounds.readable_again))
         # Programs look for settings in the home. If it is inside a hidden folder, they must be able to enter it.
         reachable = (*self._bound_folders, os.path.realpath(self._bounds.home))
 
@@ -203,13 +199,20 @@ class MountPlanner:
     def _hide_sockets(self, hidden: Sequence[str]) -> None:
         """Hide the host's sockets that the command would see, except those in the workspace, which git may use."""
         for place in resolve_existing(listening_sockets()):
-            is_visible = not is_private(place.path) or _is_in_any(place.path, self._shown_in_private)
-            if is_visible and not _is_in_any(place.path, (*self._bound_folders, *hidden)):
+            if self._is_visible(place.path) and not _is_in_any(place.path, (*self._bound_folders, *hidden)):
                 self._mounts.append(Mount(place.path, NOTHING))
+
+    def _is_visible(self, path: str) -> bool:
+        return not is_private(path) or _is_in_any(path, (*self._shown_in_private, *self._bound_folders))
 
 
 def _is_in_any(path: str, folders: Iterable[str]) -> bool:
     return any(is_inside(path, folder) for folder in folders)
+
+
+def _without_links(paths: Iterable[Path]) -> list[str]:
+    """Return the paths that exist and have no symlink in them: a command may have made one, which may lead anywhere."""
+    return [path for path in map(str, paths) if is_real(path)]
 
 
 def _outer_first(path: str) -> tuple[int, str]:
@@ -293,11 +296,8 @@ def _landlock_plan(bounds: Bounds, scratch: str) -> AbstractContextManager[int]:
     """Open a file with the plan by which launcher.py confines a command; `scratch` is its TMPDIR."""
     granted = (*bounds.roots, *bounds.writable) if bounds.profile == "workspace-write" else ()
     always_writable = resolve_existing(filter(None, (bounds.resources.cache, scratch)))
-    # A granted path that has become a link is left out: it may lead anywhere.
-    writable = [*filter(is_real, map(str, granted)), *(place.path for place in always_writable)]
-    steps = plan_hiding(
-        resolve_existing(bounds.masked), resolve_existing([*filter(is_real, map(str, bounds.readable_again))])
-    )
+    writable = [*_without_links(granted), *(place.path for place in always_writable)]
+    steps = plan_hiding(resolve_existing(bounds.masked), resolve_existing(_without_links(bounds.readable_again)))
     # Landlock does not restrict chmod and touch. The filter denies them everywhere, but commands that write need them.
     seccomp = filter_program(internet=False, may_change_attributes=bounds.profile != "read-only")
     hidden = [step.path for step in steps if step.action != "show"]

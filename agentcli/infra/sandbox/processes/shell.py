@@ -236,8 +236,9 @@ class DetachHandle(Struct, frozen=True):
                 outcome = next(job.outcome for job in shell.list() if job.id == id)
                 if outcome is not None:
                     output = await asyncio.to_thread(shell.read, id, command.max_bytes)
-                    ended = replace(detached, exit_code=outcome.exit_code, timed_out=outcome.timed_out)
-                    return replace(ended, output=output, job=None)
+                    return replace(
+                        detached, output=output, exit_code=outcome.exit_code, timed_out=outcome.timed_out, job=None
+                    )
                 await asyncio.sleep(_POLL_S)
         except asyncio.CancelledError:
             await asyncio.shield(shell.end(id))

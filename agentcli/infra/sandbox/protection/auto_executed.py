@@ -51,8 +51,7 @@ _PROGRAMS = frozenset(
     " log.showsignature format.pretty branch.sort tag.sort".split()
 )
 _LFS = re.compile(r"git-lfs (clean|smudge|filter-process)( --skip)?( -- %f)?")
-# Even in the person's own settings these make git run a repository's programs.
-_OTHER_PROGRAMS = ("core.hookspath", "push.recursesubmodules", "submodule.recurse")
+_OTHER_PROGRAMS = ("core.hookspath", "push.recursesubmodules", "submodule.recurse")  # even if the person has set them
 _HOOK = "post-index-change"  # the only one that read-only commands run: git status and git diff write the index
 _MAX_REPOSITORIES = 50
 _MAX_GIT_S = 2.0
