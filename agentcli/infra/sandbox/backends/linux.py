@@ -113,13 +113,11 @@ class MountPlanner:
         self._mount_points = mount_points
         self._covers = covers
         self._may_write = bounds.profile == "workspace-write"
-        self._grants = _without_links(bounds.writable) if self._may_write else []
+        self._grants = _only_real(bounds.writable) if self._may_write else []
         # The folders that are bind-mounted on themselves, because they may be writable.
         self._bound_folders = {*map(str, filter(None, (*bounds.roots, bounds.resources.cache))), *self._grants}
         # These are visible even inside a private folder, such as /tmp.
-        self._shown_in_private = sorted(
-            {str(bounds.home), cwd, *_without_links(bounds.readable_again)}, key=_outer_first
-        )
+        self._shown_in_private = sorted({str(bounds.home), cwd, *_only_real(bounds.readable_again)}, key=_outer_first)
         self._mounts: list[Mount] = []  # planned so far; a later one covers an earlier one
 
     def close(self) -> None:
@@ -160,7 +158,7 @@ class MountPlanner:
     def _plan_hiding(self) -> tuple[list[HideStep], list[HideStep]]:
         """Return the steps that hide paths outside of `_bound_folders`, and those for paths in them."""
         masked = [place for place in resolve_existing(self._bounds.masked) if self._is_visible(place.path)]
-        shown = resolve_existing(_without_links(self._bounds.readable_again))
+        shown = resolve_existing(_only_real(self._bounds.readable_again))
         # Programs look for settings in the home. If it is inside a hidden folder, they must be able to enter it.
         reachable = (*self._bound_folders, os.path.realpath(self._bounds.home))
 
@@ -210,7 +208,7 @@ def _is_in_any(path: str, folders: Iterable[str]) -> bool:
     return any(is_inside(path, folder) for folder in folders)
 
 
-def _without_links(paths: Iterable[Path]) -> list[str]:
+def _only_real(paths: Iterable[Path]) -> list[str]:
     """Return the paths that exist and have no symlink in them: a command may have made one, which may lead anywhere."""
     return [path for path in map(str, paths) if is_real(path)]
 
@@ -296,8 +294,8 @@ def _landlock_plan(bounds: Bounds, scratch: str) -> AbstractContextManager[int]:
     """Open a file with the plan by which launcher.py confines a command; `scratch` is its TMPDIR."""
     granted = (*bounds.roots, *bounds.writable) if bounds.profile == "workspace-write" else ()
     always_writable = resolve_existing(filter(None, (bounds.resources.cache, scratch)))
-    writable = [*_without_links(granted), *(place.path for place in always_writable)]
-    steps = plan_hiding(resolve_existing(bounds.masked), resolve_existing(_without_links(bounds.readable_again)))
+    writable = [*_only_real(granted), *(place.path for place in always_writable)]
+    steps = plan_hiding(resolve_existing(bounds.masked), resolve_existing(_only_real(bounds.readable_again)))
     # Landlock does not restrict chmod and touch. The filter denies them everywhere, but commands that write need them.
     seccomp = filter_program(internet=False, may_change_attributes=bounds.profile != "read-only")
     hidden = [step.path for step in steps if step.action != "show"]
