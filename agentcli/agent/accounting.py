@@ -237,9 +237,10 @@ class Tally(Struct, kw_only=True):
         row: dict[str, Any] = {name: getattr(self.usage, name) for name in _TOKENS}
         row["cost_usd"] = None if self.requests and self.unpriced == self.requests else self.cost_usd
         row |= {"requests": self.requests, "unpriced_requests": self.unpriced}
-        fields = structs.asdict(self)  # in a `SessionTally`, its fields as well
-        others = {name: fields[name] for name in fields if name not in ("requests", "usage", "cost_usd", "unpriced")}
-        return row | {name: other.as_dict() if name == "calls" else other for name, other in others.items()}
+        for name, value in structs.asdict(self).items():  # a `SessionTally` has more fields
+            if name not in ("requests", "usage", "cost_usd", "unpriced"):
+                row[name] = value.as_dict() if name == "calls" else value
+        return row
 
 
 class ToolTally(Struct, kw_only=True):

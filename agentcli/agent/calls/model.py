@@ -327,13 +327,13 @@ class TurnCalls(msgspec.Struct, kw_only=True):
     is_stopped: bool = False
 
     def hand_over(self, calls: tuple[ToolUse, ...]) -> None:
-        """Send calls to the client once an entry about it is on disk, so that results can arrive even after a crash."""
+        """Send calls to the client once the log on disk says so, so that results can arrive even after a crash."""
         tools = tuple(tool.spec() for tool in self.session.tools if tool.mode == "client")
         stored = asyncio.ensure_future(self.store(CallsHandedOver(tuple(call.id for call in calls), tools)))
         stored.add_done_callback(lambda _: self.emit(ClientToolRequested(calls)))
 
     @property
-    def must_pause(self) -> bool:
+    def must_skip_calls(self) -> bool:
         """True if no further call may start, because the person sent a message or stopped the turn."""
         return self.is_stopped or bool(self.state.conversation.queue.steering)
 

@@ -60,7 +60,7 @@ class KeyedCalls:
                 del self._calls[key]
 
     def _forget_ended(self) -> None:
-        """Forget expired calls, and the oldest to make room for one more; but no running call, or it is made twice."""
+        """Forget expired calls, and the oldest to make room for one more. Running ones stay: no call is made twice."""
         ended = [(key, expires) for key, (_, task, expires) in self._calls.items() if task.done()]  # oldest first
         excess = len(self._calls) + 1 - MAX_KEYS
         for position, (key, expires) in enumerate(ended):

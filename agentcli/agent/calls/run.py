@@ -144,7 +144,6 @@ async def _ask_hooks(call: Call, record: CallRecord) -> HookAnswer:
 
 
 def _tool_context(call: Call, tool: Tool, arguments: Any) -> ToolContext:
-    """Return the context in which the tool runs: its output level, and the functions that it may call."""
     services, turn = call.turn.session.services, call.turn
     asked, share = asked_level(tool, arguments), turn.state.model.window_share
     level = services.levels.level_for(tool.name, asked=asked, own=tool.level, window_share=share)
@@ -178,7 +177,7 @@ async def run_calls(turn: TurnCalls, uses: Sequence[ToolUse]) -> list[Result]:
 
     try:
         for batch in _batches(turn, calls):
-            if turn.must_pause:
+            if turn.must_skip_calls:
                 break
             await _run_batch(turn, batch)
             store()
@@ -215,7 +214,7 @@ async def _run_batch(turn: TurnCalls, batch: list[Call]) -> None:
 
     async def run_one(call: Call) -> None:
         async with slots:
-            if not turn.must_pause:
+            if not turn.must_skip_calls:
                 await run_call(call)
 
     async with asyncio.TaskGroup() as group:

@@ -168,7 +168,6 @@ async def side_reply(session: Session, target: RequestTarget, request: Request) 
 
 
 async def _run_usage(host: CommandHost, argument: str) -> Outcome:
-    """Show the cost of each model, and then of the newest turn, and the budgets."""
     session, collector = host.session, host.session.state.meter
     if not collector.by_model:
         return "No requests in this session yet."
@@ -244,7 +243,6 @@ def _extra_cost(usage: Usage, lost: int, prices: Prices) -> float:
 
 
 def _counts_cache_writes(prices: Prices | None, usage: Usage) -> bool:
-    """Return True if the provider counts the tokens that it writes to its cache."""
     return usage.cache_creation_input_tokens > 0 or (prices is not None and prices.cache_write is not None)
 
 

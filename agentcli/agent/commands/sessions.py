@@ -61,7 +61,6 @@ async def _choose_session(host: CommandHost) -> Outcome:
 
 
 async def _choose_by_words(host: CommandHost, words: str) -> Outcome:
-    """Let the person choose among the conversations that contain these words, newest first."""
     newest: dict[str, SearchHit] = {}  # the newest hit in each session
     for hit in await host.stored_sessions.search(words, limit=_MAX_OFFERED):  # newest first
         newest.setdefault(hit.session_id, hit)

@@ -79,7 +79,7 @@ def command_effects(facts: CallFacts, command: CommandAnalysis) -> CallEffects:
     effects, blocked, shown = command.effects, facts.blocked_files, facts.paths.shown
     hosts = known(effects.hosts)
     programs = ["something" if program == UNKNOWN else PurePath(program).name for program in effects.runs]
-    # The text of an opaque command does not show its effects, such as that of a program unknown to agentcli.
+    # The text of an opaque command does not show what it does: it runs a program unknown to agentcli, for example.
     is_opaque = all(UNKNOWN in things for things in (effects.reads, effects.writes, effects.deletes, effects.hosts))
     runs_download = bool(hosts) and _runs_download(command)
     registries = [host for part in command.segments if _installs_packages(part) for host in known(part.effects.hosts)]
