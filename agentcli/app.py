@@ -274,7 +274,7 @@ class Builder:
                 )
             return Compactor(
                 settings=settings,
-                opening=reminders_to_carry,
+                first_reminders=reminders_to_carry,
                 summaries=Summaries(
                     settings=settings,
                     choose_writer=choose_summary_model,

@@ -65,7 +65,7 @@ async def _run_stages(call: Call) -> ToolOutput:
     report, services = call.report, call.turn.session.services
     permitted, context = await _permit(call)
     tool = permitted.policy.facts.tool
-    # Such tools show output while they run, so secrets must be known before; they may also write new secrets to files.
+    # Tools that show output while they run must know the secrets before; they may also write new secrets to files.
     streams_output = tool.effect in ("command", "foreign")
     if streams_output:
         await services.load_secrets()

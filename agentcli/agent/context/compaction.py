@@ -43,7 +43,7 @@ _AN_HOUR = 3_600.0
 _RUNNING: set[asyncio.Task[None]] = set()  # references, because asyncio itself does not keep tasks alive
 _BEING_WRITTEN: set[str] = set()  # keys of summaries, in all sessions, so that none is written twice
 
-Opening = Callable[[ModelInfo], Sequence[User]]  # reads the reminders at a session's start again
+FirstReminders = Callable[[ModelInfo], Sequence[User]]  # reads the reminders at a session's start again
 Paid = Callable[[str, Usage, float | None, PaidReason], None]  # records a request: its model, usage and cost in USD
 # Returns the model that writes summaries; with True, it may be a small one of the same provider.
 Writer = Callable[[bool], Awaitable[tuple[Provider, ModelInfo]]]
@@ -61,10 +61,10 @@ class Basis(Struct, frozen=True, kw_only=True):
 
 
 class Compactor(Struct, kw_only=True):
-    """Makes compactions. `opening` reads a session's first reminders again."""
+    """Makes compactions. `first_reminders` reads those at the session's start again, because files may have changed."""
 
     settings: CompactionSettings
-    opening: Opening
+    first_reminders: FirstReminders
     summaries: "Summaries"
     _reported: set[str] = field(default_factory=set)  # problems that notices were shown for, without their numbers
 
@@ -133,7 +133,7 @@ class Compactor(Struct, kw_only=True):
             before=basis.used,
             count=lambda messages: int(scale * message_tokens(tuple(messages), basis.model)),
         )
-        reminders = [reminder.text for reminder in self.opening(basis.model)]
+        reminders = [reminder.text for reminder in self.first_reminders(basis.model)]
         carried = collect_facts(basis.conversation, turns, reminders, focus=basis.focus)
         return Planner(
             conversation=basis.conversation,

@@ -49,7 +49,7 @@ def create_context_transform(
 
     # A program's own loop has no costs to record, and no reminders at a session's start.
     summaries = Summaries(settings=settings, choose_writer=writer, paid=lambda *request: None, cache=_SUMMARIES)
-    compactor = Compactor(settings=settings, opening=lambda info: (), summaries=summaries)
+    compactor = Compactor(settings=settings, first_reminders=lambda info: (), summaries=summaries)
     followed = _FollowedConversation()
 
     async def transform(messages: tuple[Message, ...]) -> tuple[Message, ...]:
