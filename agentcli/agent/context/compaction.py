@@ -235,7 +235,7 @@ class Summaries(Struct, kw_only=True, dict=True):
     async def write(self, turns: Sequence[TurnSteps], focus: str = "", *, emit: Emit | None = None) -> None:
         """Write the missing summaries of these turns; with `emit`, ahead of time and within the hourly budget."""
         missing = self.missing(turns, focus)
-        if emit is not None:
+        if emit is not None:  # others may write them; summaries that are due now do not wait for that
             missing = [turn for turn in missing if self._key(turn, focus) not in _BEING_WRITTEN]
         if not missing or time.monotonic() < self._retry_at:
             return

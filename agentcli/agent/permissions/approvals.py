@@ -69,11 +69,11 @@ class CallPolicy(Struct, frozen=True):
         """Add the rule of a lasting yes, and store it if it is for good. Problems are only reported: the call runs."""
         if answer.scope not in ("session", "always") or answer.mode:  # a new mode allows later calls without a rule
             return
-        turn, text = self.call.turn, answer.rule or next(iter(offered), "")
+        turn, state, text = self.call.turn, self.call.turn.state, answer.rule or next(iter(offered), "")
         if not text:
             turn.emit(Notice("No rule covers this call. It was allowed only this once."))
             return
-        state, grants = turn.state, turn.session.services.grants if answer.scope == "always" else None
+        grants = turn.session.services.grants if answer.scope == "always" else None
         try:
             granted = parse_rules(text, "session" if grants is None else "granted")
             for rule in granted:

@@ -76,7 +76,7 @@ async def _request(turn: Turn) -> llm.Done:
 
 
 def report_omitted_media(turn: Turn, target: RequestTarget, request: llm.Request) -> None:
-    """Emit a notice, only once, about images and PDFs in whose place this model reads a text."""
+    """Emit a notice, only once, about images and PDFs that a text replaces for this model."""
     rules = getattr(target.provider, "media_rules", None)  # a caller's own provider may have none
     if rules is None:
         return
@@ -267,7 +267,7 @@ async def store_reply(turn: Turn, target: RequestTarget, reply: llm.Done, attemp
 
 
 def store_partial(turn: Turn, target: RequestTarget, text: str, used: Usage, *, attempt: Attempt) -> None:
-    """Store the text and the cost of a broken reply, without its calls, which must not run, and its thinking."""
+    """Store the text and the cost of a reply that broke off; not its thinking, nor its calls, which must not run."""
     cost, duration_ms = turn_log.charge_request(turn, target, used), attempt.duration_ms
     if len(text) > MAX_PARTIAL_CHARS:  # all later requests contain it
         half = MAX_PARTIAL_CHARS // 2
