@@ -139,7 +139,7 @@ def media_in(messages: Iterable[Message]) -> Iterator[Medium]:
             yield from (part for part in parts if isinstance(part, Medium))
 
 
-def with_media(
+def replace_media(
     messages: tuple[Message, ...], change: Callable[[Medium], Text | Medium], positions: Sequence[int]
 ) -> tuple[Message, ...]:
     """Return the messages with each image and PDF at these positions replaced by what `change` returns, in order."""
@@ -172,7 +172,7 @@ def fit_media(messages: tuple[Message, ...], rules: MediaRules, positions: Seque
         source = Base64Source(facts_of(block.source.data).media_type, block.source.data)
         return block if source == block.source else structs.replace(block, source=source)
 
-    return with_media(messages, replaced, positions)
+    return replace_media(messages, replaced, positions)
 
 
 def omission_notices(messages: Iterable[Message], rules: MediaRules) -> list[str]:

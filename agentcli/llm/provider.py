@@ -203,7 +203,7 @@ class RetryPolicy(Struct, frozen=True):
     max_overloaded: int = sys.maxsize  # retries of an overloaded service, fewer if a fallback model can answer
 
     def max_retries_after(self, error: ProviderError) -> int:
-        return min(self.max_retries, self.max_overloaded if isinstance(error, Overloaded) else sys.maxsize)
+        return min(self.max_retries, self.max_overloaded) if isinstance(error, Overloaded) else self.max_retries
 
 
 OnRetry = Callable[[int, float, ProviderError], None]  # number of the retry (1 is the first), seconds to wait, reason

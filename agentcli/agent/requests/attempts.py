@@ -17,7 +17,7 @@ from agentcli.agent.events import Emit, Notice
 from agentcli.errors import UserError
 from agentcli.llm import provider as llm
 from agentcli.llm.errors import BadRequest, ContextOverflow, ModelNotFound, ProviderError
-from agentcli.llm.media import Medium, media_in, with_media
+from agentcli.llm.media import Medium, media_in, replace_media
 from agentcli.llm.messages import (
     Block,
     Message,
@@ -381,7 +381,7 @@ def without(request: llm.Request, keys: Collection[str]) -> llm.Request:
     messages = request.messages
     # Unchanged messages are already validated and encoded, so they are kept if the keys name only fields and tools.
     if not all(key.startswith((_FIELD, _TOOL)) for key in keys):
-        messages = tuple(map(rewrite_message, with_media(messages, rewrite_medium, range(len(messages)))))
+        messages = tuple(map(rewrite_message, replace_media(messages, rewrite_medium, range(len(messages)))))
     tools = tuple(tool for tool in request.tools if _TOOL + tool.name not in keys)
     unsent = frozenset(key.removeprefix(_FIELD) for key in keys if key.startswith(_FIELD))
     return replace(request, messages=messages, tools=tools, unsent=unsent)

@@ -11,7 +11,7 @@ from typing import Literal
 from msgspec import Struct
 
 from agentcli.conversation.conversation import Conversation
-from agentcli.conversation.entries import ADDED_FOLDER, Assistant, Body, Result, User, without_reminder_tags
+from agentcli.conversation.entries import ADDED_FOLDER, Assistant, Result, User, without_reminder_tags
 from agentcli.conversation.history import Step, TurnSteps, calls_in, skill_of, text_of
 from agentcli.conversation.mentions import typed_blocks
 from agentcli.llm.messages import Text
@@ -38,7 +38,7 @@ Kind = Literal["failure", "answer", "prompt"]
 SHARES: dict[Kind, float] = {"failure": 0.2, "answer": 0.3, "prompt": 0.5}
 
 
-class Passage(Struct, frozen=True):
+class Sentence(Struct, frozen=True):
     """A sentence of an entry. `speaker` introduces it in an excerpt."""
 
     entry: int  # its number in the log
@@ -47,19 +47,19 @@ class Passage(Struct, frozen=True):
     text: str
 
 
-def split_passages(entry: int, kind: Kind, speaker: str, text: str) -> Iterator[Passage]:
+def sentences_of(entry: int, kind: Kind, speaker: str, text: str) -> Iterator[Sentence]:
     """Yield the sentences of an entry's text, on one line each and not too long to become excerpts."""
     for part in _SENTENCE_END.split(text):
         if _WORD.search(part):
             line = " ".join(part[: 2 * MAX_SENTENCE_CHARS].split())
             shown = line if len(line) <= MAX_SENTENCE_CHARS else f"{line[:MAX_SENTENCE_CHARS].rstrip()}…"
-            yield Passage(entry, kind, speaker, shown)
+            yield Sentence(entry, kind, speaker, shown)
 
 
 class Scorer:
     """Scores sentences for excerpts: words that are rare in the conversation score more, those of `focus` most."""
 
-    def __init__(self, sentences: Iterable[Passage], focus: Collection[str] = ()) -> None:
+    def __init__(self, sentences: Iterable[Sentence], focus: Collection[str] = ()) -> None:
         found = [_words(sentence.text) for sentence in sentences]
         self._uses = Counter(word for words in found for word in words)  # by word: the number of sentences that have it
         self._count = len(found) + 1  # of sentences; plus one keeps a word of all sentences above 0
@@ -81,7 +81,7 @@ def _words(text: str) -> set[str]:
 
 
 def pick_excerpts(
-    sentences: Sequence[Passage], max_tokens: int, size: Callable[[str], int], scorer: Scorer
+    sentences: Sequence[Sentence], max_tokens: int, size: Callable[[str], int], scorer: Scorer
 ) -> list[str]:
     """Return the most informative sentences in their order, one line per entry. `size` counts the tokens of a text."""
     picked: list[int] = []  # positions in `sentences`
@@ -162,7 +162,7 @@ class DigestWriter(Struct, frozen=True, dict=True):
         inputs = {use.id: use.input for use in turn.calls}
         lines = [f"\n### Turn {turn.number}"] if length.answer else []
         for step in turn.steps:
-            has_failed = is_failure(step.entry.body)
+            has_failed = isinstance(step.entry.body, Result) and step.entry.body.result.is_error
             if step.entry.is_prompt:
                 lines.append(f"User [#{step.number}]: {self._truncated(self._typed_text(step), length.prompt, step)}")
             elif has_failed and not length.error:
@@ -173,19 +173,19 @@ class DigestWriter(Struct, frozen=True, dict=True):
             lines.append(_quoted(f"Summary of this turn: {summary}"))
         return "\n".join(lines)
 
-    def excerpt_candidates(self, turn: TurnSteps, length: Length | None) -> Iterator[Passage]:
+    def excerpt_candidates(self, turn: TurnSteps, length: Length | None) -> Iterator[Sentence]:
         """Yield the sentences of prompts, failures and answers that a turn's text at this length omits (None: all)."""
         inputs = {use.id: use.input for use in turn.calls}
         for step in turn.steps:
             match step.entry.body:
                 case User() if step.entry.is_prompt and length is None:
-                    yield from split_passages(step.number, "prompt", "User", self._typed_text(step))
+                    yield from sentences_of(step.number, "prompt", "User", self._typed_text(step))
                 case Result(result=result) as body if result.is_error and (length is None or not length.error):
                     title = call_title(body.name, inputs.get(result.tool_use_id, {}), MAX_ERROR_CHARS)
                     text = _quoted(result.text[-MAX_ERROR_CHARS:])
-                    yield from split_passages(step.number, "failure", f"- {title} FAILED", text)
+                    yield from sentences_of(step.number, "failure", f"- {title} FAILED", text)
                 case Assistant() as reply if not calls_in(reply) and (length is None or not length.answer):
-                    yield from split_passages(step.number, "answer", "Answer", _quoted(text_of(reply)))
+                    yield from sentences_of(step.number, "answer", "Answer", _quoted(text_of(reply)))
 
     def start_of_newest(self, step: Step) -> str | None:
         """Return the beginning of the newest prompt; None if it is short enough to stay whole."""
@@ -267,10 +267,6 @@ def cut(text: str, max_chars: int, step: Step, turn: int) -> str:
     if len(text) <= max_chars + _CUT_MARK_CHARS:
         return text
     return f"{text[:max_chars].rstrip()}… [turn {turn} #{step.number}]"
-
-
-def is_failure(body: Body) -> bool:
-    return isinstance(body, Result) and body.result.is_error
 
 
 def _quoted(text: str) -> str:

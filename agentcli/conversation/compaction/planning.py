@@ -221,7 +221,7 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
         return self._sizes[key]
 
     @cached_property
-    def _all_sentences(self) -> list[digest.Passage]:
+    def _all_sentences(self) -> list[digest.Sentence]:
         return [sentence for turn in self.turns for sentence in self._writer.excerpt_candidates(turn, None)]
 
     def _excerpts(self, shown: Iterable[tuple[TurnSteps, digest.Length | None]], room: int) -> list[str]:

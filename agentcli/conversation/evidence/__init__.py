@@ -24,8 +24,8 @@ class Claim(Struct, frozen=True):
     subject: str = ""
 
 
-class Statement(Struct, frozen=True, kw_only=True):
-    """A claim that can be checked."""
+class UncheckedClaim(Struct, frozen=True, kw_only=True):
+    """A claim of a final message, before it is compared with the log."""
 
     kind: str
     text: str

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from agentcli.conversation.evidence import Statement
+from agentcli.conversation.evidence import UncheckedClaim
 from agentcli.conversation.evidence.verdicts import check_kinds, runner_tables
 from agentcli.tables import read_table
 
@@ -59,15 +59,15 @@ class MarkedSentence(Struct, frozen=True):
         start = max((end.end() for end in _wording()["clause_end"].finditer(self.marks, 0, at)), default=0)
         return not _wording()["hedge"].search(self.marks, start, at)
 
-    def claim(self, kind: str, start: int, target: str = "", **more: Any) -> Statement:
+    def claim(self, kind: str, start: int, target: str = "", **more: Any) -> UncheckedClaim:
         without_quotations = self.marks.replace("⟦q⟧", "…")
         text = _MARK.sub(lambda mark: self.marked[int(mark["number"])], without_quotations)
-        return Statement(kind=kind, text=text, start=start, target=target, **more)
+        return UncheckedClaim(kind=kind, text=text, start=start, target=target, **more)
 
 
-def find_claims(message: str) -> list[Statement]:
+def find_claims(message: str) -> list[UncheckedClaim]:
     """Return the claims of a message in their order, at most `_MAX_CLAIMS`."""
-    claims: list[Statement] = []
+    claims: list[UncheckedClaim] = []
     earlier_subjects: list[re.Match[str]] = []  # of the previous sentence
     for sentence in split_sentences(message[:_MAX_MESSAGE_CHARS]):
         subjects = list(_wording()["subject"].finditer(sentence.marks))
@@ -135,7 +135,7 @@ def _mark(text: str, marked: list[str]) -> str:
     return re.sub(names, lambda found: mark("c", found[0], f":{programs[found[0].lower()]}"), text, flags=re.IGNORECASE)
 
 
-def _check_claims(sentence: MarkedSentence, subjects: Sequence[re.Match[str]]) -> Iterator[Statement]:
+def _check_claims(sentence: MarkedSentence, subjects: Sequence[re.Match[str]]) -> Iterator[UncheckedClaim]:
     """Yield the claims that checks passed or failed: those about the subjects, last one first, then `12 passed`."""
     text, wording = sentence.marks, _wording()
     kinds = set[str]()  # the kinds of the claims so far
@@ -165,7 +165,7 @@ def _check_claims(sentence: MarkedSentence, subjects: Sequence[re.Match[str]]) -
 
 def _claims_with_pronouns(
     sentence: MarkedSentence, subjects: Sequence[re.Match[str]], earlier_subjects: Sequence[re.Match[str]]
-) -> Iterator[Statement]:
+) -> Iterator[UncheckedClaim]:
     """Yield claims about subjects that were named before: `I added a test and it passes`."""
     for pronoun in sentence.search("they"):  # `it passes`, `they succeed`
         named = [subject for subject in subjects if subject.end() <= pronoun.start()] or earlier_subjects
@@ -177,7 +177,7 @@ def _claims_with_pronouns(
 
 def _claim(
     sentence: MarkedSentence, subject: re.Match[str], state: re.Match[str] | None, *, is_good: bool = True
-) -> Statement:
+) -> UncheckedClaim:
     """Return the claim that a subject is in a state; without a state, that it passes."""
     topic, subject_text = subject.lastgroup or "", subject[0]
     kind = f"{topic}_{_OUTCOMES[topic][is_good]}"
@@ -210,7 +210,7 @@ def _numbers(text: str) -> dict[str, int]:
     return dict(zip(("count", "out_of"), values, strict=False))
 
 
-def _file_claims(sentence: MarkedSentence) -> Iterator[Statement]:
+def _file_claims(sentence: MarkedSentence) -> Iterator[UncheckedClaim]:
     """Yield the claims about files, one for each file; a claim without files is about all of them."""
     seen = set[str]()
     for kind, part, at in _file_candidates(sentence):

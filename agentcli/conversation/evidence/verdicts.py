@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import Struct, structs
 
 from agentcli.conversation import entries as log
-from agentcli.conversation.evidence import Claim, ClaimVerdict, Statement
+from agentcli.conversation.evidence import Claim, ClaimVerdict, UncheckedClaim
 from agentcli.llm.messages import ToolUse
 from agentcli.safety.commands.reader.commands import read_commands
 from agentcli.safety.commands.reader.syntax import CommandNode
@@ -93,7 +93,7 @@ class Record:
         """Return True if source files have changed since a run, so that it proves nothing about them."""
         return any(at > run.end.at and self._is_source(change) for change, at, _ in self.changes)
 
-    def is_claim_about(self, change: log.FileChange, claim: Statement) -> bool:
+    def is_claim_about(self, change: log.FileChange, claim: UncheckedClaim) -> bool:
         """Return True if a claim names the changed file, perhaps only by the end of its path, or names no file."""
         path, named = PurePath(change.path), PurePath(claim.target).parts
         return not claim.target or path == PurePath(self.cwd, claim.target) or path.parts[-len(named) :] == named
@@ -236,7 +236,7 @@ def _outcome(
     return code == 0
 
 
-def check_claims(claims: Iterable[Statement], record: Record) -> Iterator[Claim]:
+def check_claims(claims: Iterable[UncheckedClaim], record: Record) -> Iterator[Claim]:
     """Yield each claim with the verdict of the log, and the entries on which the verdict is based."""
     comparisons = {"file": _compare_files, "command": _compare_command, "checks": _compare_all_checks}
     for claim in claims:
@@ -246,7 +246,7 @@ def check_claims(claims: Iterable[Statement], record: Record) -> Iterator[Claim]
         yield Claim(claim.text, claim.kind, _VERDICTS[is_true], tuple(dict.fromkeys(entries)), subject)
 
 
-def _compare_check(claim: Statement, record: Record) -> Comparison:
+def _compare_check(claim: UncheckedClaim, record: Record) -> Comparison:
     """Compare a claim that a check passed or failed with the newest run that it can be about."""
     of_kind = [run for run in record.runs if run.kind == claim.topic]
     run = next((run for run in reversed(of_kind) if _can_be_about(claim, run)), None)
@@ -267,7 +267,7 @@ def _compare_check(claim: Statement, record: Record) -> Comparison:
     return is_true, [run.end.entry_id]
 
 
-def _agrees_in_numbers(claim: Statement, run: CheckRun) -> bool | None:
+def _agrees_in_numbers(claim: UncheckedClaim, run: CheckRun) -> bool | None:
     """Compare a claim's numbers with a run's: None if they agree, but the claim says nothing of other tests."""
     failed = run.counts.get("failed", 0)
     total = run.counts.get("total", run.counts.get("passed", 0) + failed)
@@ -283,14 +283,14 @@ def _agrees_in_numbers(claim: Statement, run: CheckRun) -> bool | None:
     return False if claim.is_all else None  # after `12 tests pass`, the others may have been meant to fail
 
 
-def _can_be_about(claim: Statement, run: CheckRun) -> bool:
+def _can_be_about(claim: UncheckedClaim, run: CheckRun) -> bool:
     """Return True if a run is of the program that a claim names, and covers the tests and files that it names."""
     words = [word for word in claim.target.lower().split() if not word.startswith("-")]
     is_covered = not run.is_partial or all(name in run.end.command + run.end.output for name in claim.names)
     return is_covered and all(word in run.end.command.lower() for word in words)
 
 
-def _compare_all_checks(claim: Statement, record: Record) -> Comparison:
+def _compare_all_checks(claim: UncheckedClaim, record: Record) -> Comparison:
     """Compare a claim such as `all checks pass` with the last run of each program."""
     runs = list({(run.kind, run.program): run for run in record.runs}.values())
     failed = [run.end.entry_id for run in runs if run.passed is False]
@@ -300,7 +300,7 @@ def _compare_all_checks(claim: Statement, record: Record) -> Comparison:
     return claim.is_good if all_passed else None, [run.end.entry_id for run in runs]
 
 
-def _compare_command(claim: Statement, record: Record) -> Comparison:
+def _compare_command(claim: UncheckedClaim, record: Record) -> Comparison:
     """Compare a claim that a command ran, passed or failed with the last call that contains it."""
     named = " ".join(claim.target.split())
     ends = [(end, command) for end in record.ends if named in (command := " ".join(end.command.split()))]
@@ -316,7 +316,7 @@ def _compare_command(claim: Statement, record: Record) -> Comparison:
     return is_true or not has_outcome, [end.entry_id]  # that it ran is true whatever its exit code
 
 
-def _compare_files(claim: Statement, record: Record) -> Comparison:
+def _compare_files(claim: UncheckedClaim, record: Record) -> Comparison:
     """Compare a claim that a file was created, changed, deleted or left unchanged with the changes in the log."""
     found = [(change, at, id) for change, at, id in record.changes if record.is_claim_about(change, claim)]
     if claim.kind == "file_unchanged":  # such a claim is about the newest turn

@@ -15,7 +15,7 @@ from agentcli.llm.models import ModelInfo, request_size
 from agentcli.llm.provider import Done, Request, StreamEvent, UsageUpdate
 from agentcli.llm.providers import BaseProvider
 from agentcli.llm.streaming import LineParser, stream_reply
-from agentcli.llm.wire.reply_parts import CallIds, Prose, call_events, count_in, plain_name, text_in, written_call
+from agentcli.llm.wire.reply_parts import CallIds, Prose, call_events, count_in, parse_call, plain_name, text_in
 
 BASE_URL = "http://127.0.0.1:11434"
 
@@ -179,7 +179,7 @@ class OllamaReader:
         id = self._ids.take(str(call.get("id") or ""))  # older servers give no id
         name, arguments = str(function.get("name", "")), function.get("arguments") or {}
         has_object = isinstance(arguments, dict)
-        use = ours.ToolUse(id, name, arguments) if has_object else written_call(id, name, str(arguments))
+        use = ours.ToolUse(id, name, arguments) if has_object else parse_call(id, name, str(arguments))
         self._uses.append(use)
         out += call_events(use)
 

@@ -183,7 +183,7 @@ class _ContentBlock(reply_parts.ArrivingBlock):
             case "redacted_thinking":
                 return ours.RedactedThinking(str(self.start.get("data", "")))
             case "tool_use":  # `was_cut`: do not repair, because this API sends only complete or cut arguments
-                return reply_parts.written_call(self.id, self.name, self.text, was_cut=True)
+                return reply_parts.parse_call(self.id, self.name, self.text, was_cut=True)
             case "":
                 return None
             case _:  # the input of a server's own tool comes in deltas too

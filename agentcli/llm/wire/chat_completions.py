@@ -290,8 +290,8 @@ class ChatReader:
 
     def _looks_complete(self) -> bool:
         """Return True if a reply whose end was not announced may be complete: it does not end inside a call."""
-        is_complete = self._calls.is_last_complete  # None: no call, so the text decides
-        return any(part.strip() for part in self._prose.text) if is_complete is None else is_complete
+        newest_call = self._calls.newest
+        return newest_call.is_complete if newest_call else any(part.strip() for part in self._prose.text)
 
     def _stop_reason(self, has_calls: bool) -> ours.StopReason:
         if cut := _CUT.get(self._finish_reason):

@@ -250,8 +250,8 @@ def parse_arguments(text: str, *, was_cut: bool = False) -> dict[str, Any] | Non
     return without_lone_surrogates(value) if isinstance(value, dict) else None
 
 
-def written_call(id: str, name: str, arguments: str, *, was_cut: bool = False) -> ToolUse:
-    """Return a call. Arguments that are not an object are kept as text in `unparsed`."""
+def parse_call(id: str, name: str, arguments: str, *, was_cut: bool = False) -> ToolUse:
+    """Return a call with these arguments. If they are not an object, they are kept as text in `unparsed`."""
     input = parse_arguments(arguments, was_cut=was_cut)
     return ToolUse(id, name, {}, unparsed=arguments) if input is None else ToolUse(id, name, input)
 
@@ -343,7 +343,7 @@ class ArrivingCalls:
 
     def _call_for(self, index: int | None, id: str, name: str, arguments: str) -> "_Call":
         """Return the call that a delta continues (without an index, only the newest), or a new one that it begins."""
-        call = self._by_index.get(index) if index is not None else next(reversed(self._calls), None)
+        call = self.newest if index is None else self._by_index.get(index)
         if call is not None and id and call.wire_id:
             call = call if id == call.wire_id else None
         elif call is not None and name:  # there are no two ids to compare
@@ -360,9 +360,8 @@ class ArrivingCalls:
         return call
 
     @property
-    def is_last_complete(self) -> bool | None:
-        """True if the arguments of the newest call are complete; None if there is no call."""
-        return self._calls[-1].is_complete if self._calls else None
+    def newest(self) -> "_Call | None":
+        return self._calls[-1] if self._calls else None
 
     def end(self, out: list[StreamEvent], *, was_cut: bool, has_finish_reason: bool) -> tuple[list[ToolUse], bool]:
         """Return the complete calls, and True if the last one was lost because the reply was cut inside it."""
@@ -372,9 +371,9 @@ class ArrivingCalls:
         if not self._calls:
             return [], False
         *others, last = self._calls
-        uses = [written_call(call.id, call.name, call.text) for call in others]
+        uses = [parse_call(call.id, call.name, call.text) for call in others]
         may_be_cut = was_cut or not has_finish_reason
-        use = written_call(last.id, last.name, last.text, was_cut=may_be_cut)
+        use = parse_call(last.id, last.name, last.text, was_cut=may_be_cut)
         # At the token limit, empty arguments were still to come; otherwise they mean a call without arguments.
         if may_be_cut and (use.unparsed or (was_cut and not last.text.strip())):
             return uses, True

@@ -13,7 +13,7 @@ from agentcli.llm import provider as llm
 from agentcli.llm.errors import ConnectionFailed, ProviderError, embedded_error, error_for_status
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.wire import chat_completions as chat
-from agentcli.llm.wire.reply_parts import ArrivingBlock, CallIds, plain_id, plain_name, text_in, written_call
+from agentcli.llm.wire.reply_parts import ArrivingBlock, CallIds, parse_call, plain_id, plain_name, text_in
 
 Items = list[dict[str, Any]]
 OPAQUE_SUFFIX = "/responses"  # added to the provider's name in opaque blocks that its other API does not understand
@@ -220,7 +220,7 @@ class ResponsesReader:
                 text, phase = ours.Text(item.text), item.start.get("phase")
                 return [ours.Opaque(self._opaque_provider, {"phase": phase}), text] if phase else [text]
             case "function_call" if item.is_whole:
-                use = written_call(item.id, text_in(item.start.get("name")), item.text, was_cut=bool(self._reason))
+                use = parse_call(item.id, text_in(item.start.get("name")), item.text, was_cut=bool(self._reason))
                 return [] if use.unparsed and self._reason else [use]  # the reply was cut inside the arguments
             case _:
                 return []
