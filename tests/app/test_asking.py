@@ -439,6 +439,16 @@ def test_a_question_of_the_background_outlives_the_turn(open_terminal: Open, tmp
     assert (tmp_path / "project" / "by-an-agent").exists()
 
 
+def test_tasks_lists_what_runs_in_the_background_subagents_included(open_terminal: Open, tmp_path: Path) -> None:
+    script = tmp_path / "child.jsonl"
+    script.write_text(json.dumps({"text": "never", "delay_ms": 60_000}))
+    agent = ("create_subagent", {"task": "Read all\nof it", "model": f"scripted/{script}", "background": True})
+    terminal = open_terminal([calls(agent), {"text": "over"}], "go")
+    terminal.see("\nover")
+    terminal.type("/tasks\r")
+    terminal.see("general-1 runs   Read all of it\n")
+
+
 # Modes
 
 

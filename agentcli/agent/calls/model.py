@@ -209,6 +209,8 @@ class SubagentRuns(Protocol):
 
     def submit(self, op: Op) -> None: ...  # to all subagents that run
 
+    def background_tasks(self) -> list[tuple[str, str]]: ...  # by id, of unfinished subagents in the background
+
     def take_reports(self) -> list[str]: ...  # of subagents in the background; each is returned once
 
     async def wait_for_report(self) -> None: ...  # of a subagent in the background, if there is one

@@ -118,8 +118,12 @@ async def _run_tasks(host: CommandHost, which: str) -> Outcome:
     calls = host.session.runtime.calls
     jobs = {job.id: job for job in calls.workspace.sandbox.jobs.list()}
     if not which:
-        rows = [*map(_job_row, jobs.values()), "  /tasks JOB shows the end of its output."]
-        return "\n".join(rows) if jobs else "No background jobs are running."
+        rows = [*map(_job_row, jobs.values()), *(["  /tasks JOB shows the end of its output."] if jobs else [])]
+        subagents = calls.delegates.subagents
+        agents = subagents.background_tasks() if subagents is not None else []
+        rows += [f"  {id:<7} runs   {' '.join(task.split())}" for id, task in agents]
+        rows += ["  /agents show ID shows what a subagent has done."] if agents else []
+        return "\n".join(rows) or "No background jobs are running."
     job = _job_in(jobs, which)
     try:
         end = await asyncio.to_thread(_read_end, job.output_file)

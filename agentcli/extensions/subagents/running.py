@@ -190,6 +190,9 @@ class Subagents:
             if run.session is not None:
                 run.session.submit(op)
 
+    def background_tasks(self) -> list[tuple[str, str]]:
+        return [(run.id, run.arguments.task) for run in self.runs if run.id in self._background]
+
     def take_reports(self) -> list[str]:
         reports, self.reports = self.reports, []
         return reports
