@@ -22,8 +22,7 @@ from agentcli.frontends.terminal.text.fragments import Fragment, Row, clipped, f
 
 REACTION_S = 0.25  # no key answers a question sooner, because nobody can have read it
 LINGER_S = 0.6  # an answered question stays this long while nobody types: another often replaces it
-# By key: how far it moves, counted in choices, rules, rows or pages.
-_STEPS = {"left": -1, "right": 1, "up": -1, "down": 1, "pageup": -1, "pagedown": 1, "end": sys.maxsize}
+_STEPS = {"left": -1, "right": 1, "up": -1, "down": 1, "pageup": -1, "pagedown": 1, "end": sys.maxsize}  # by key
 MAX_ROWS_BESIDE = 3  # of running work, shown beside a question
 MAX_ANSWER_ROWS = 3  # of a written answer, below the hunk or the plan that it is about
 ROWS_AROUND = 4  # beside the question and its answers: a gap, the status line, what the screen keeps free
@@ -157,8 +156,7 @@ class Dialogs:
     def _print_preview(self, panel: QuestionPanel, fragments: list[Fragment], max_rows: int = 0) -> None:
         """Print the beginning of a preview, `max_rows` or, for 0, as much as fits into the window; keys print more."""
         columns, review, was_scrolled = self._console.columns, panel.review, bool(panel.unread)
-        # The choices are measured without the panel's other rows: a hunk takes only the room that the preview leaves.
-        panel.unread, panel.review = [], None
+        panel.unread, panel.review = [], None  # to measure the choices alone: a hunk takes the room that is left
         room = self._console.output.get_size().rows - MAX_ROWS_BESIDE - ROWS_AROUND - len(panel.rows(columns))
         panel.review = review
         shown, panel.unread = first_rows(fragments, columns, max_rows or max(1, room))
@@ -369,7 +367,7 @@ class Dialogs:
             if self._secret_result is not None and not self._secret_result.done():
                 self._secret_result.set_result(secret or None)
             self._area.replace_text(self._text_before_answer)
-            self._set_draft_aside()
+            self._set_draft_aside()  # if the question takes the keys again
 
     def accept_answer(self) -> None:
         """Use the text in the input for its purpose, and return the input to the prompt."""

@@ -84,19 +84,15 @@ class QuestionPanel:
                 choices += [] if count else [_EDIT_PLAN]
             case _:
                 choices.append(Choice("words", "Tab", "No, and say what to do instead"))
-        if len(self.question.hunks) > 1:
-            label = f"Choose among {len(self.question.hunks)} {reviews.hunk_word(self.question)}s"
-            choices.append(Choice("hunks", "h", label))
-        return choices
+        label = f"Choose among {len(self.question.hunks)} {reviews.hunk_word(self.question)}s"
+        return [*choices, Choice("hunks", "h", label)] if len(self.question.hunks) > 1 else choices
 
     @property
     def selectable_choices(self) -> list[Choice]:
         """The choices that can be made now: none of them a yes until all that it approves was on the screen."""
-        if not self.unread:
-            return self.choices
         is_hunk_read = isinstance(self.review, reviews.HunkReview) and self.review.has_shown_end
         ids = (*_NEED_NO_READING, "take") if is_hunk_read else _NEED_NO_READING  # "take" approves only this hunk
-        return [choice for choice in self.choices if choice.id in ids]
+        return [choice for choice in self.choices if not self.unread or choice.id in ids]
 
     @property
     def no(self) -> Choice:
@@ -345,8 +341,7 @@ def _covered_calls(rule: Rule) -> str:
 
 def _changes_text(question: events.ChangesApproval, columns: int, *, is_whole: bool) -> list[Fragment]:
     """Return the diffs of all changes; if they are long, a summary by file unless `is_whole`."""
-    # The index of each change's first hunk. The last number belongs to no change, so `zip` leaves it out.
-    first_hunks = accumulate((change.hunks for change in question.changes), initial=0)
+    first_hunks = accumulate((change.hunks for change in question.changes), initial=0)  # indices; the last is unused
     # A change with a single hunk has no `diff`: the hunk is its whole text.
     parts = [(c.diff or question.hunks[first], c) for c, first in zip(question.changes, first_hunks, strict=False)]
     shown = [*chain.from_iterable(reviews.change_text(text, change, columns) for text, change in parts)]

@@ -75,9 +75,9 @@ class SessionText:
         phrase = " ".join(words)
         for index, text in enumerate(self._lowered):
             if phrase in text:
-                yield FoundPart(0, index, text.find(phrase))
+                yield FoundPart(rank=0, part_index=index, position=text.find(phrase))
             elif all(word in text for word in words):
-                yield FoundPart(1, index, text.find(words[0]))
+                yield FoundPart(rank=1, part_index=index, position=text.find(words[0]))
 
     def _find_letters(self, words: Sequence[str]) -> Iterator[FoundPart]:
         patterns = [_letters_in_order(word) for word in words]
@@ -85,7 +85,7 @@ class SessionText:
             matches = [match for pattern in patterns if (match := pattern.search(text))]
             if len(matches) == len(words):
                 rank = sum(len(match.group()) for match in matches)  # letters that are close together fit best
-                yield FoundPart(rank, index, matches[0].start())
+                yield FoundPart(rank=rank, part_index=index, position=matches[0].start())
 
     def _as_option(self, found: FoundPart) -> tuple[str, str]:
         """Return the text around a match, and its part's label and age."""

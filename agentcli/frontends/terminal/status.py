@@ -54,8 +54,7 @@ class TerminalActions(Protocol):
     async def ask_secret(self, question: str) -> str | None:
         """Ask for text that is neither shown nor stored; None when nothing was typed."""
 
-    async def run_outside(self, arguments: Sequence[str]) -> None:
-        """Run another program in the terminal."""
+    async def run_outside(self, arguments: Sequence[str]) -> None: ...
 
     async def edit(self, text: str) -> str | None:
         """Return the text as the person's editor left it; None if no editor can be shown. Raises `UserError`."""
@@ -211,8 +210,7 @@ def coloured_rows(output: str) -> list[Row]:
     """Return the first lines of a program's output with their colours, and nothing else that acts on a terminal."""
     text, codes = list[Fragment](), ""
     for number, part in enumerate(_COLOURS.split(output)):  # texts and the parameters of codes alternate
-        if number % 2:
-            # A code adds to the ones before it; a 0 resets them. Of many, the oldest are long overridden.
+        if number % 2:  # a code adds to those before it, unless it has a 0; of many, the oldest are overridden
             codes = f"{codes[-100:]};{part}".lstrip(";") if part.strip("0;:") else ""
         else:
             text.append((f"{RAW}{codes}" if codes else "muted", printable(part)))

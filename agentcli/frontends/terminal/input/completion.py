@@ -167,8 +167,7 @@ class _Pattern:
     def __init__(self, query: str) -> None:
         self._query = query
         self._ignores_case = query == query.lower()
-        # The letters in their order, with others between them.
-        self._letters = re.compile("".join(rf"[^{letter}]*{letter}" for letter in map(re.escape, query)))
+        self._letters_in_order = re.compile("".join(rf"[^{letter}]*{letter}" for letter in map(re.escape, query)))
         # The beginnings of folders: `fr/te` matches in `agentcli/frontends/terminal`.
         self._folders = re.compile("(?:^|/)" + "[^/]*/".join(map(re.escape, query.split("/"))))
 
@@ -181,7 +180,7 @@ class _Pattern:
 
     def rank(self, path: str) -> Rank | None:
         compared = path.lower() if self._ignores_case else path
-        if path == self._query or not self._letters.match(compared):
+        if path == self._query or not self._letters_in_order.match(compared):
             return None
         return self._tier(compared), len(path), path
 

@@ -150,9 +150,8 @@ MAX_MENU_ROWS = 6  # of the menu of completions
 
 
 class PromptBuffer(Buffer):
-    """A buffer whose history is kept elsewhere. It shows no entries until `go_back_in_history` is set."""
+    """A buffer whose history is elsewhere: `go_back_in_history`, once set, gets a number of entries, < 0 for newer."""
 
-    # Gets the number of entries to go back by, which is negative to go forward.
     go_back_in_history: Callable[[int], None] = staticmethod(lambda by: None)
 
     def history_backward(self, count: int = 1) -> None:

@@ -252,8 +252,9 @@ class Activity(Struct, kw_only=True):
                 rows += [clipped([("muted", f"  {line}")], columns) for line in tail]
         for name, started in self.commands.items():
             if now - started >= SHOW_TAIL_AFTER_S:
-                text = f" /{name} · {now - started:.0f} s"
-                rows.append(clipped([("accent", spinner(now)), ("muted", text)], columns))
+                rows.append(
+                    clipped([("accent", spinner(now)), ("muted", f" /{name} · {now - started:.0f} s")], columns)
+                )
         return rows
 
     def _status_rows(self, columns: int) -> list[Row]:
@@ -279,9 +280,8 @@ class Activity(Struct, kw_only=True):
     def _queue_rows(self, columns: int, max_rows: int) -> list[Row]:
         waiting = [("next: ", content) for content in self.queue.steering]
         waiting += [("queued: ", content) for content in self.queue.follow_ups]
-        rows: list[Row] = [
-            [("accent", when), ("muted", " ".join(message_text(content).split()))] for when, content in waiting
-        ]
+        texts = [(when, " ".join(message_text(content).split())) for when, content in waiting]
+        rows: list[Row] = [[("accent", when), ("muted", text)] for when, text in texts]
         if len(rows) > max_rows > 1:
             rows[max_rows - 1 :] = [[("muted", f"and {len(rows) - max_rows + 1} more")]]
         return [clipped(row, columns) for row in rows[:max_rows]]

@@ -172,9 +172,9 @@ _REASONS = {
 
 
 def describe_claim(claim: Claim) -> Fragment:
-    """Return a claim's subject, and how the log bears the claim out."""
+    """Return a claim's subject (its words if it names no file or command), and how the log bears the claim out."""
     topic, _, outcome = claim.kind.partition("_")  # such as "tests" and "pass"
-    # A claim about a file or a command that it does not name is quoted.
+
     words = exposed(shorten(" ".join((claim.subject or f"“{claim.text}”").split()), MAX_QUOTED_CHARS))
     subject = words if claim.subject or topic in ("file", "command") else topic
     if claim.verdict == "verified":
@@ -194,11 +194,9 @@ def claim_lines(claims: Sequence[Claim], columns: int) -> list[Fragment]:
     """Return one row with as many verified claims as fit, and the other claims below it."""
     verified = [*dict.fromkeys(describe_claim(claim)[1] for claim in claims if claim.verdict == "verified")]
     others = dict.fromkeys(describe_claim(claim) for claim in claims if claim.verdict != "verified")
-    row = f"✓ {' · '.join(verified)}" if verified else ""
-    for hidden in range(1, len(verified)):  # at least one is shown, however narrow the window is
-        if width(row) <= columns:
-            break
-        row = f"✓ {' · '.join(verified[:-hidden])} +{hidden}"
+    candidates = [f"✓ {' · '.join(verified)}"] if verified else []
+    candidates += [f"✓ {' · '.join(verified[:-hidden])} +{hidden}" for hidden in range(1, len(verified))]
+    row = next((row for row in candidates if width(row) <= columns), candidates[-1] if candidates else "")
     doubts = [part for other in others for part in (("muted", " · "), other)][1:]
     line_end = [("", "\n")] if row and doubts else []
     return [*clipped([("ok", row)], columns), *line_end, *wrapped(doubts, columns, hang=2)]

@@ -263,13 +263,13 @@ def _without_indentation(code: str, columns: int) -> str:
 def _read_marks(text: str, *, paragraph_quotes: int | None, in_list: bool) -> MarkdownLine:
     """Read the marks of a line; `paragraph_quotes` is the number of quote marks before an open paragraph."""
     line = MarkdownLine(kind="text")
-    at = container = 0  # the end of the marks that were read: in the source, and its column on the screen
+    marks_end = marks_column = 0  # the end of the marks that were read: in the source, and its column on the screen
     while True:
-        line.start = len(text) - len(text[at:].lstrip(" \t"))
-        space = text[at : line.start]
+        line.start = len(text) - len(text[marks_end:].lstrip(" \t"))
+        space = text[marks_end : line.start]
         # Tabs stop at every fourth column (CommonMark 0.31, section 2.2).
         line.column = len((" " * line.column + space).expandtabs(4))
-        indentation = line.column - container
+        indentation = line.column - marks_column
         if line.start == len(text):
             line.kind = "blank" if line.item_text_column is None else "text"
             return line
@@ -277,14 +277,14 @@ def _read_marks(text: str, *, paragraph_quotes: int | None, in_list: bool) -> Ma
         in_paragraph = paragraph_quotes is not None and not is_item and line.quotes <= paragraph_quotes
         is_indented = indentation >= 4 and not in_list  # makes code, except in a paragraph
         if is_indented and not is_item and not in_paragraph:
-            line.kind, line.start = "code", at
+            line.kind, line.start = "code", marks_end
             return line
         line.column_in_quote += indentation
         line.prefix.append(("", space))
         if is_indented and in_paragraph:
             return line
         if text[line.start] == ">":
-            at = line.start + (2 if text.startswith(" ", line.start + 1) else 1)
+            marks_end = line.start + (2 if text.startswith(" ", line.start + 1) else 1)
             line.quotes += 1
             line.column_in_quote = 0
             line.prefix.append(("marker", "> "))
@@ -294,12 +294,12 @@ def _read_marks(text: str, *, paragraph_quotes: int | None, in_list: bool) -> Ma
                 return line
             marker = _MARKER.match(text, line.start)
             assert marker is not None, "an item begins with its marker"
-            at = marker.end()
+            marks_end = marker.end()
             line.prefix.append(("marker", marker[0]))
-            line.column_in_quote += at - line.start
+            line.column_in_quote += marks_end - line.start
             if line.item_text_column is None:
                 line.item_text_column = line.column + marker[0].find(" ") + 1  # after `- `, before a task's box
-        container = line.column = line.column + at - line.start
+        marks_column = line.column = line.column + marks_end - line.start
 
 
 def _kind_of(text: str, start: int, *, in_paragraph: bool, in_list: bool) -> str:

@@ -192,7 +192,7 @@ def table_lines(sources: Sequence[str], alignments: Sequence[str], width: int) -
     rule = [("table_rule", "─┼─".join("─" * columns for columns in widths))]
     body = [_row_lines(row, widths, alignments) for row in rows]
     between = [rule] if any(len(lines) > 1 for lines in body) else []  # wrapped rows would run together
-    below = [line for lines in body for line in (*between, *lines)]
+    below = [line for lines in body for line in (*between, *lines)]  # each row below its rule, if there is one
     return [*_row_lines(titles, widths, alignments), *([] if between and body else [rule]), *below]
 
 
@@ -207,12 +207,12 @@ def _fitted_widths(natural_widths: list[int], word_widths: list[int], available:
         return None
     widths = list(natural_widths)
     keeps_words = sum(word_widths) <= available
-    least = word_widths if keeps_words else [min(columns, MIN_COLUMNS) for columns in natural_widths]
+    min_widths = word_widths if keeps_words else [min(columns, MIN_COLUMNS) for columns in natural_widths]
     # What narrow columns leave of their share is for the wider ones.
     narrow_first = sorted(range(len(natural_widths)), key=natural_widths.__getitem__)
-    for done, column in enumerate(narrow_first):
-        room = available - sum(least[other] for other in narrow_first[done + 1 :])
-        share = max(available // (len(natural_widths) - done), least[column])
+    for number, column in enumerate(narrow_first):
+        room = available - sum(min_widths[other] for other in narrow_first[number + 1 :])
+        share = max(available // (len(natural_widths) - number), min_widths[column])
         widths[column] = min(natural_widths[column], share, room)
         available -= widths[column]
     return widths

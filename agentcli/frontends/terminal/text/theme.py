@@ -130,8 +130,7 @@ class Theme:
         for roles, text in fragments:
             code = self.code(roles)
             if code != now and text:
-                # A leading `;` stands for a 0, which resets the codes before.
-                out.append(f"\x1b[{';' if now else ''}{code}m" if code else "\x1b[m")
+                out.append(f"\x1b[{';' if now else ''}{code}m" if code else "\x1b[m")  # a leading `;` resets
                 now = code
             out.append(text)
         if now:
@@ -172,9 +171,8 @@ def palette_for(choice: str, environment: Mapping[str, str], background: str = "
         return f"high-contrast-{background or 'dark'}"
     if choice in PALETTES:
         return choice
-    # The theme "auto" and the person's own fit the background.
     has_256_colours = "256" in environment.get("TERM", "") or environment.get("COLORTERM")
-    return background if background and has_256_colours else "ansi"
+    return background if background and has_256_colours else "ansi"  # for "auto" and the person's own themes
 
 
 def has_true_colours(environment: Mapping[str, str]) -> bool:
