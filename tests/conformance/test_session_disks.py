@@ -7,6 +7,8 @@ import os
 import random
 import shutil
 import stat
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -282,6 +284,31 @@ async def test_no_repair_while_a_session_is_open_or_another_program_writes(tmp_p
         await goes_on(store, id, "three")  # a store that was open meanwhile goes on in the new file
     assert texts_of(await read(path, id)) == ["one", "two", "three"]
     assert check(path).found == []
+
+
+WRITE_AT_ONCE = """
+import apsw, sys
+db = apsw.Connection(sys.argv[1])
+db.execute("BEGIN IMMEDIATE; CREATE TABLE more (text); INSERT INTO more VALUES (zeroblob(100000)); COMMIT")
+print("stored", flush=True)
+"""
+
+
+async def test_no_program_can_leave_a_log_of_the_damaged_file_beside_the_new_one(tmp_path: Path) -> None:
+    path, id, _ = await stored(tmp_path, "one", "two")
+    change(path, "PRAGMA foreign_keys = off; DELETE FROM sessions")
+    outputs: list[str] = []
+
+    def write_before_the_replacement(event: str, arguments: tuple[object, ...]) -> None:
+        if event == "os.rename" and str(arguments[1]) == str(path) and not outputs:
+            command = [sys.executable, "-c", WRITE_AT_ONCE, str(path)]
+            outputs.append(subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False).stderr)
+
+    sys.addaudithook(write_before_the_replacement)
+    assert repair(path).kept_as
+    assert ["database is locked" in output for output in outputs] == [True]
+    assert not Path(f"{path}-wal").exists()
+    assert texts_of(await read(path, id)) == ["one", "two"]
 
 
 async def test_what_a_newer_agentcli_wrote_is_not_a_damage_and_what_cannot_be_read_is_reported(tmp_path: Path) -> None:

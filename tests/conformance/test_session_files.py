@@ -20,7 +20,7 @@ from agentcli.agent.interfaces import subagents_owner
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import ContextNote, Unreadable, User, reminder
 from agentcli.errors import StorageError
-from agentcli.infra.sessions.database import VERSION
+from agentcli.infra.sessions.database import VERSION, Writer, connect
 from agentcli.infra.sessions.maintenance import check, repair
 from agentcli.infra.sessions.sqlite import SqliteSessions
 from tests.conformance.disks import fill, read_only, tiny_disk
@@ -356,6 +356,23 @@ async def test_entries_are_not_written_to_a_file_in_whose_place_is_another(tmp_p
         await log.close()
     async with on_disk(tmp_path) as store:
         assert await texts_in(store, log.session_id) == ["one", "two", "three", "four"]
+
+
+async def test_a_file_that_is_replaced_while_a_program_opens_it_is_not_written_to(tmp_path: Path) -> None:
+    async with on_disk(tmp_path) as store:
+        id = await a_session(store, "one")
+
+    def connect_too_early() -> apsw.Connection:
+        connection = connect(database(tmp_path))
+        replace_file(tmp_path)
+        return connection
+
+    writer = Writer(database(tmp_path), connect_too_early)
+    with pytest.raises(StorageError, match="replaced by another file"):
+        await writer.submit(lambda db: db.execute("DELETE FROM sessions"))
+    await writer.close()
+    async with on_disk(tmp_path) as store:
+        assert await texts_in(store, id) == ["one"]
 
 
 @pytest.mark.parametrize("times", [5, pytest.param(40, marks=[pytest.mark.full, pytest.mark.slow])])

@@ -7,6 +7,7 @@ import queue
 import sys
 import threading
 import time
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -49,7 +50,7 @@ def connect(
         connection.transaction_mode = "IMMEDIATE"
         _add_functions(connection)
         if connection.pragma("user_version") != VERSION:
-            with connection:  # the transaction keeps other programs from doing the same
+            with transaction(connection):  # it keeps other programs from doing the same
                 _upgrade_tables(connection, on_notice)
         connection.pragma("journal_mode", "wal")
         connection.pragma("foreign_keys", "on")
@@ -269,7 +270,6 @@ class Writer:
         self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._connection: apsw.Connection | None = None
-        self._file_identity: tuple[int, int] = (0, 0)  # device and inode of the file that the connection writes to
 
     def submit(self, work: Callable[[apsw.Connection], T]) -> asyncio.Future[T]:
         """Queue work on the connection. Raises `StorageError`."""
@@ -333,16 +333,13 @@ class Writer:
 
     def _commit(self, jobs: Sequence[_Job]) -> list[Any]:
         """Do all work in one transaction, and return the results; work may fail alone with a `StorageError`."""
-        if self._connection is not None and self._file_identity != _identity(self._path):
-            self._connection.close()  # a repair has replaced the file
+        if self._connection is not None and _is_replaced(self._connection):  # by a repair
+            self._connection.close()
             self._connection = None
         if self._connection is None:
             self._connection = self._connect()
-            self._file_identity = _identity(self._path)
         results: list[Any] = []
         with transaction(self._connection):
-            if self._file_identity != _identity(self._path):  # replaced while the transaction waited for its lock
-                raise StorageError(f"{self._path} was replaced by another file just now. Try again.")
             for work, _ in jobs:
                 try:
                     results.append(work(self._connection))
@@ -362,9 +359,14 @@ def _resolve(future: asyncio.Future[Any], result: Any) -> None:
 
 @contextmanager
 def transaction(connection: apsw.Connection) -> Iterator[None]:
-    """Run the body in a transaction. `with connection` would stop all threads while it waits for a lock or the disk."""
+    """Run the body in a transaction. `with connection` would stop all threads while it waits for a lock or the disk.
+
+    Raises `StorageError` if the file was replaced: writing to it would damage the new one, whose log has the same name.
+    """
     connection.execute("BEGIN IMMEDIATE")
     try:
+        if _is_replaced(connection):
+            raise StorageError(f"{connection.filename} was replaced by another file just now. Try again.")
         yield
         connection.execute("COMMIT")
     except BaseException:
@@ -374,8 +376,8 @@ def transaction(connection: apsw.Connection) -> Iterator[None]:
         raise
 
 
-def _identity(path: Path) -> tuple[int, int]:
-    with suppress(OSError):
-        status = path.stat()
-        return status.st_dev, status.st_ino
-    return 0, 0
+def _is_replaced(connection: apsw.Connection) -> bool:
+    """Return True if the path of a connection's file leads to another file by now, or to none."""
+    has_moved = array("i", [0])  # SQLite writes into it
+    connection.file_control("main", apsw.SQLITE_FCNTL_HAS_MOVED, has_moved.buffer_info()[0])
+    return bool(has_moved[0])

@@ -3,6 +3,7 @@
 No prompt needs any of this, so other modules import it only when they use it.
 """
 
+import fcntl
 import json
 import logging
 import re
@@ -10,7 +11,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -31,6 +32,7 @@ log = logging.getLogger(__name__)
 REDACTED = "[redacted]"
 
 _FAMILY = "SELECT id FROM sessions WHERE id = :id OR user_id = :agents"  # a session and its subagents
+_PENDING_BYTE = 1 << 30  # SQLite locks this byte before a new connection reads a file
 _MAX_FILE_FAULTS = 100  # SQLite reports no more about one file
 _DAMAGE = (apsw.CorruptError, apsw.NotADBError, apsw.SQLError, apsw.ConstraintError, UnicodeDecodeError)
 _FAULTS = {  # by kind; the statement `KIND_faults` finds them
@@ -305,7 +307,7 @@ def repair(path: Path) -> CheckReport:
     _require_no_open_session(path)
     try:
         temporary_folder = tempfile.TemporaryDirectory(prefix="repair-", dir=path.parent)
-        with temporary_folder as folder, closing(database.open_raw(path)) as db:
+        with temporary_folder as folder, closing(database.open_raw(path)) as db, ExitStack() as held:
             with suppress(*_DAMAGE, apsw.ReadOnlyError, apsw.IOError):  # others cannot write to such a file either
                 db.execute("BEGIN IMMEDIATE")  # others wait until the file is replaced, which they then notice
             old, new, copy = Path(folder, "old.db"), Path(folder, "new.db"), database.copy_of(path)
@@ -327,8 +329,12 @@ def repair(path: Path) -> CheckReport:
             for suffix in ("", "-wal"):
                 with suppress(FileNotFoundError):
                     Path(f"{old}{suffix}").replace(f"{kept_as}{suffix}")
-            for suffix in ("-wal", "-shm"):  # a new file must never be beside an old log
+            with suppress(PermissionError):  # others cannot write to such a file either
+                # Programs that open the old file now must wait, or they would make another log for it.
+                fcntl.lockf(held.enter_context(path.open("r+b")), fcntl.LOCK_EX, 1, _PENDING_BYTE)
+            for suffix in ("-wal", "-shm"):
                 Path(f"{path}{suffix}").unlink(missing_ok=True)
+            database.sync_folder(path.parent)  # not even a power cut may leave the new file beside the old log
             new.replace(path)
             database.sync_folder(path.parent)
     except apsw.BusyError as error:
