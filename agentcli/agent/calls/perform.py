@@ -199,6 +199,15 @@ def _find_doubt(permitted: PermittedCall, report: DryRunReport) -> Obstacle | No
     return Obstacle(why=", ".join((*findings, permitted.network_phrase)), then="run it for real")
 
 
+def _quotes_error(number: int, output: str) -> bool:
+    """Return True if an output has the text of a system error, in English or the user's language, or its name."""
+    import gettext
+
+    text = os.strerror(number)
+    translated = gettext.translation("libc", "/usr/share/locale", fallback=True).gettext(text)
+    return any(one in output for one in (text, translated, f"{errno.errorcode[number]}:"))  # Node writes the name
+
+
 def _find_obstacle(call: Call, permitted: PermittedCall, report: DryRunReport) -> Obstacle | None:
     """Return an obstacle to a dry run that the person can remove, if there is one. Blocks."""
     dry_run = report.dry_run
@@ -208,7 +217,7 @@ def _find_obstacle(call: Call, permitted: PermittedCall, report: DryRunReport) -
         return Obstacle(why=f"was ended: {dry_run.too_much}", then="run it directly in the workspace")
     if report.result.stall.startswith("listens"):  # "listens on port 8000; …": a server, which would never end
         return Obstacle(why=report.result.stall.partition(";")[0], then="start it as a job", is_server=True)
-    if report.result.exit_code and os.strerror(errno.EOVERFLOW) in report.result.output:  # an error of overlays
+    if report.result.exit_code and _quotes_error(errno.EOVERFLOW, report.result.output):  # of overlays
         return Obstacle(why="cannot change files of another group", then="run it directly in the workspace")
     if host := report.needed_host:
         then = f"run it again with access to {host}"

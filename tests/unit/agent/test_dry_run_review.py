@@ -545,12 +545,29 @@ async def test_an_approved_change_that_cannot_be_applied_says_why(tmp_path: Fold
     assert (stage.workspace / "x.txt").read_text() == "mine\n"
 
 
-async def test_a_dry_run_that_cannot_change_files_of_another_group_may_run_directly(tmp_path: Folder) -> None:
-    fails = f"echo >team.txt; echo '{os.strerror(errno.EOVERFLOW)}'; exit 4"
+GERMAN = "Der Wert ist zu groß für den definierten Datentyp"
+HAS_GERMAN = Path("/usr/share/locale/de/LC_MESSAGES/libc.mo").exists()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        os.strerror(errno.EOVERFLOW),
+        "Error: EOVERFLOW: value too large for defined data type, open",
+        pytest.param(
+            GERMAN, marks=pytest.mark.skipif(not HAS_GERMAN, reason="needs the texts of the system in German")
+        ),
+    ],
+)
+async def test_a_dry_run_that_cannot_change_files_of_another_group_may_run_directly(
+    tmp_path: Folder, monkeypatch: pytest.MonkeyPatch, error: str
+) -> None:
+    monkeypatch.setenv("LANGUAGE", "de")
+    fails = f"echo >team.txt; echo '{error}'; exit 4"
     async with asked(tmp_path, command=fails) as (stage, request):
         assert "cannot change files of another group" in request.reason
         await answer(stage, True)
-    assert stage.results["c"].content.startswith(os.strerror(errno.EOVERFLOW))
+    assert stage.results["c"].content.startswith(error)
     assert (stage.workspace / "team.txt").exists()
 
 
