@@ -49,9 +49,9 @@ def choices_for(question: events.AnyQuestion, rules: Sequence[str] = ()) -> list
     yes, no = Approve(question.id, allowed=True), Approve(question.id, allowed=False)
     match question:
         case events.Question(options=options):
-            answers = [msgspec.structs.replace(yes, comment=text) for text in options]
             choices = [
-                Choice(f"answer:{n}", f"{n + 1}", exposed(answer.comment), answer) for n, answer in enumerate(answers)
+                Choice(f"answer:{n}", f"{n + 1}", exposed(text), msgspec.structs.replace(yes, comment=text))
+                for n, text in enumerate(options)
             ]
             return [*choices, Choice("no", "Esc", "Skip this question", no)]
         case events.PlanApproval(next_mode=next_mode):

@@ -103,24 +103,24 @@ class OpenerHost(CommandHost):
 
     def __init__(self, opener: SessionOpener) -> None:
         self._opener = opener
-        self._running: set[asyncio.Future[Outcome]] = set()
+        self._running_commands: set[asyncio.Future[Outcome]] = set()
 
     async def run_command(self, command: SlashCommand, argument: str) -> Outcome | None:
         """Run a command; return None if `interrupt_commands` ends it. The command's exceptions are passed on."""
         task = asyncio.ensure_future(command.execute(self, argument))
-        self._running.add(task)
+        self._running_commands.add(task)
         try:
             return await task
         except asyncio.CancelledError:
-            if task.cancelled():
+            if task.cancelled():  # by `interrupt_commands`
                 return None
             task.cancel()  # the caller was cancelled, not the command
             raise
         finally:
-            self._running.discard(task)
+            self._running_commands.discard(task)
 
     def interrupt_commands(self) -> None:
-        for task in self._running:
+        for task in self._running_commands:
             task.cancel()
 
     @property
@@ -263,7 +263,7 @@ class ScreenlessHost(OpenerHost):
                 end = Done(f"{typed.name} was interrupted.", turns=0, usage=Usage(), reason="interrupted", cost_usd=0.0)
                 return CommandEnded(typed.name, end, INTERRUPTED_EXIT)
             new_entries = session.snapshot().conversation.entries[entries_before:]
-            # The cost of requests that the command made outside the conversation.
+            # Requests that the command made outside the conversation have entries with their cost.
             spending = UsageCollector(entry for entry in new_entries if isinstance(entry.body, Paid)).total
             usage, cost_usd = spending.usage, spending.full_cost_usd
             text, prompt = "", None
@@ -287,7 +287,7 @@ class ScreenlessHost(OpenerHost):
         return ended.prompt or ended
 
     def attach(self, text: str, typed: str = "") -> tuple[Block, ...]:
-        """Return a prompt with the files that it names, or that only its `typed` part names if that is given."""
+        """Return a prompt with the files that it names; with `typed`, only those that this part of it names."""
         return self._opener.attach(text, self._session, typed=typed or text)
 
     def interrupt(self) -> None:

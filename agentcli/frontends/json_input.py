@@ -73,7 +73,7 @@ class ClientToolsControl(msgspec.Struct, frozen=True, tag="client_tools"):
 
 
 Decision = ops.Approve | AnswerControl | DenyControl
-# In the order of error messages. A form's tag is the `subtype` of a control line, and the `type` of a server's op.
+# Error messages list them in this order. A tag is the `subtype` of a control line, and the `type` of a server's op.
 Control = (
     InterruptControl
     | SteerControl
@@ -203,7 +203,7 @@ def _request_in(data: Any) -> UserMessage | Control:
         case {"type": "user"}:
             request: UserMessage | Control = msgspec.convert(data, UserMessage)
         case {"type": "control", "subtype": str(subtype)} if subtype in CONTROLS:
-            request = msgspec.convert({**data, "type": subtype}, Control)  # its forms are tagged by the subtype
+            request = msgspec.convert({**data, "type": subtype}, Control)  # whose tags are subtypes
         case {"type": "control"}:
             raise ValueError(f"expected a subtype, one of {', '.join(CONTROLS)}")
         case _:
@@ -249,7 +249,9 @@ def check_media(blocks: Sequence[Media]) -> None:
 def content_of(host: ScreenlessHost, message: InputMessage) -> tuple[Block, ...]:
     """Return a message's content. Files that a text names are attached, unless it is a command; blocks stay as sent."""
     content = message.content
-    return host.attach(content) if isinstance(content, str) and not host.command_in(content) else message.blocks
+    if isinstance(content, str) and not host.command_in(content):
+        return host.attach(content)
+    return message.blocks
 
 
 async def carry_out_control(host: ScreenlessHost, request: Control) -> None:

@@ -38,8 +38,8 @@ class JsonOutput:
         self._streams = streams
         self._requirements = requirements
         self._result = ResultBuilder(session)
-        # Of the message being streamed: True once it has begun, the index of its newest block, its usage so far.
-        self._is_in_message, self._block_index, self._message_usage = False, 0, Usage()
+        self._is_in_message = False  # True between the start and the end of a streamed reply
+        self._block_index, self._message_usage = 0, Usage()  # the index of its newest block, and its usage so far
         self._parent_call_ids: dict[str, str] = {}  # by a subagent's id, the id of the call that started it
 
     def show(self, event: events.Event) -> None:
@@ -133,12 +133,11 @@ class JsonOutput:
             case events.UsageReported(usage):
                 self._message_usage = usage
             case events.TurnEnded(_, stop_reason, model):
-                if not self._is_in_message:  # an empty reply
+                if not self._is_in_message:  # the reply was empty, so it has not started yet
                     self._start_message(model)
                 self._end_message(stop_reason)
-            # The reply was cut off.
             case events.TurnStarted() | events.Done() | events.TurnFailed() if self._is_in_message:
-                self._end_message(None)
+                self._end_message(None)  # the reply was cut off
 
     def _start_message(self, model: str) -> None:
         if self._is_in_message:  # the reply was cut off, and the model was asked again

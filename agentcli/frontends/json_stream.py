@@ -90,7 +90,7 @@ class Dialogue:
         else:
             self.spawn(self._read_input(input))
             conversation = self.session.snapshot().conversation
-            # The last run ended before these calls began, or while it waited for a usage limit: continue by itself.
+            # The last run ended before it began these calls, or while it waited for a usage limit.
             if conversation.unstarted_calls or awaited_reset(conversation):
                 self.session.submit(ops.GoOn(if_unanswered=True))
         self.spawn(self._handle_lines(first))
@@ -107,14 +107,14 @@ class Dialogue:
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run `work` in the background; an exception in it ends the dialogue."""
 
-        def has_ended(task: asyncio.Task[None]) -> None:
+        def on_end(task: asyncio.Task[None]) -> None:
             self._tasks.discard(task)
             if not task.cancelled() and (error := task.exception()) is not None and not self._finished.done():
                 self._finished.set_exception(error)
 
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(has_ended)
+        task.add_done_callback(on_end)
         return task
 
     async def _wake_to_leave(self) -> None:
@@ -235,6 +235,7 @@ class Dialogue:
                 await json_input.carry_out_control(self.host, request)
 
     async def _submit(self, content: tuple[Block, ...], first: CliPrompt | None = None) -> None:
+        """Submit a message as a prompt, or run it as a command. `first` is given for the command line's prompt."""
         self._has_accepted = True
         typed = self.host.command_of(content)
         if typed is None:
@@ -247,11 +248,11 @@ class Dialogue:
             return
         started = time.monotonic()
         ended = await self._run(typed, piped=first.piped if first else "", more=content[1:])
-        if ended.prompt is None:
+        if ended.prompt is not None:  # the command expanded to a prompt, as a skill's does
+            self.session.submit(ended.prompt)
+        else:
             self.output.command_result(ended, started)
             self._exit_code = ended.exit_code
-        else:
-            self.session.submit(ended.prompt)
 
     async def _run_control(self, typed: TypedCommand) -> None:
         """Run a control line's command. It has no result unless it expands to a prompt. Raises `CommandFailed`."""

@@ -18,20 +18,20 @@ async def print_answer(
     host: ScreenlessHost, cli_prompt: CliPrompt, *, verbose: bool, requirements: Requirements
 ) -> int:
     """Print an answer or a command's output; return the exit code. Only a terminal sees the answer as it arrives."""
-    prompt = await host.resolve_prompt(cli_prompt)
+    resolved = await host.resolve_prompt(cli_prompt)
     is_live = sys.stdout.isatty()
-    if isinstance(prompt, CommandEnded):
-        if prompt.exit_code:
-            _log_line(f"agentcli: {prompt.output}")
-        elif prompt.output:
-            print(printable(prompt.output) if is_live else prompt.output, flush=True)
-        return prompt.exit_code
+    if isinstance(resolved, CommandEnded):
+        if resolved.exit_code:
+            _log_line(f"agentcli: {resolved.output}")
+        elif resolved.output:
+            print(printable(resolved.output) if is_live else resolved.output, flush=True)
+        return resolved.exit_code
     session = host.session
     printable_stream = PrintableStream()
     titles: dict[str, str] = {}  # of calls, by id
     is_mid_line = False  # True while the terminal shows an unfinished line of the answer
     stream = session.subscribe(has_deltas=is_live)
-    session.submit(prompt)
+    session.submit(resolved)
     async for event in stream:
         if event.agent_id != "main":
             if line := _subagent_line(event, is_verbose=is_live or verbose):
@@ -87,14 +87,14 @@ async def print_json(host: ScreenlessHost, cli_prompt: CliPrompt, *, requirement
     from agentcli.frontends.json_output import write_line  # takes 3 ms, and text answers do not need it
 
     started = time.monotonic()
-    prompt = await host.resolve_prompt(cli_prompt)
+    resolved = await host.resolve_prompt(cli_prompt)
     session = host.session
     result = ResultBuilder(session, started)
-    if isinstance(prompt, CommandEnded):
-        write_line(result.build(prompt.end))
-        return prompt.exit_code
+    if isinstance(resolved, CommandEnded):
+        write_line(result.build(resolved.end))
+        return resolved.exit_code
     stream = session.subscribe(has_deltas=False)
-    session.submit(prompt)
+    session.submit(resolved)
     async for event in stream:
         result.note(event)
         match event:
@@ -107,6 +107,7 @@ async def print_json(host: ScreenlessHost, cli_prompt: CliPrompt, *, requirement
 
 
 def _explanations(done: events.Done, session: Session, requirements: Requirements) -> list[str]:
+    """Return lines that say why the turn ended early, was denied something, or does not meet the requirements."""
     limit = f"Stopped at the limit of {session.runtime.limits.max_turns} turns"
     reasons = {
         "max_turns": f"{limit}. Raise --max-turns, or resume with --continue.",

@@ -14,8 +14,8 @@ _CONTROLS = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in 
 _CONTROLS |= {0x7F: "␡"} | dict.fromkeys(range(128, 160), "�")
 # Characters that change the direction of text can make a command look like another one.
 _CONTROLS |= dict.fromkeys((*range(8234, 8239), *range(8294, 8298), 8206, 8207, 1564), "�")
-_CONTROLS |= dict.fromkeys((*range(0xFFF9, 0xFFFC),), "�")  # interlinear annotations, which no terminal shows
-_CONTROLS |= dict.fromkeys(range(0xD800, 0xE000), "�")  # lone surrogates cannot be written at all
+# No terminal shows interlinear annotations, and lone surrogates cannot be written at all.
+_CONTROLS |= dict.fromkeys((*range(0xFFF9, 0xFFFC), *range(0xD800, 0xE000)), "�")
 
 MAX_LINE_ENDS = 20  # in a row; more would push earlier text off the screen
 _EMOJI = "©®\u203c-\u3299\U0001f000-\U0001faff"
@@ -131,15 +131,16 @@ class PrintableStream:
     def feed(self, text: str) -> str:
         """Return the text that can be printed now, and hold back the possible beginning of a sequence."""
         text = self._sequence + text
-        unfinished = self._UNFINISHED.search(text)
-        is_held = unfinished is not None and len(unfinished.group()) <= self._MAX_HELD_CHARS
-        end = unfinished.start() if unfinished and is_held else len(text)
+        end = len(text)
+        if (unfinished := self._UNFINISHED.search(text)) and len(unfinished.group()) <= self._MAX_HELD_CHARS:
+            end = unfinished.start()
         self._sequence = text[end:]
         self._text += _without_controls(text[:end])
-        if self._text.isascii() or not (undecided := _UNDECIDED.search(self._text, self._returned_chars)):
-            return self._return_up_to(len(self._text))
-        is_word = len(undecided.group()) <= self._MAX_HELD_CHARS
-        return self._return_up_to(undecided.start() if is_word else len(self._text))
+        end = len(self._text)
+        undecided = None if self._text.isascii() else _UNDECIDED.search(self._text, self._returned_chars)
+        if undecided and len(undecided.group()) <= self._MAX_HELD_CHARS:
+            end = undecided.start()
+        return self._return_up_to(end)
 
     def close(self) -> str:
         self._text += _without_controls(self._sequence)

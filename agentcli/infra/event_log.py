@@ -187,7 +187,7 @@ class MemoryEvents(SqliteEvents):
 def _open(path: Path, keep_s: float) -> apsw.Connection:
     make_private_folder(path.parent)
     connection = database.connect(path, synchronous="normal")
-    with connection:
+    with database.transaction(connection):
         _remove(connection, "touched < ? AND status <> 'running'", time.time() - keep_s)
     return connection
 
@@ -242,7 +242,7 @@ class RedisEvents(WaitingReaders):
         return last_id
 
     async def _stored_events(self, stream_id: str, after: int, count: int) -> Sequence[StreamEvent]:
-        first = f"{max(after, 0)}-1"  # ids in Redis look like `7-0`: this one comes right after that of `after`
+        first = f"{max(after, 0)}-1"  # event 7 has the id `7-0` in Redis, so `7-1` begins right after it
         entries = await self._ask(self._client.xrange(f"agentcli:{stream_id}:events", first, "+", count=count))
         return [StreamEvent(int(id.partition(b"-")[0]), fields[b"data"]) for id, fields in entries]
 
@@ -270,17 +270,17 @@ class RedisEvents(WaitingReaders):
         return [id.decode() for id in await self._ask(self._client.smembers(_RUNNING_KEY))]
 
     async def remove(self, stream_id: str) -> None:
-        async with self._client.pipeline(transaction=True) as together:
-            together.delete(f"agentcli:{stream_id}:events")
-            together.hdel(f"agentcli:{stream_id}:state", "status", "note")  # the last id stays
-            together.srem(_RUNNING_KEY, stream_id)
-            together.publish(_NEWS_CHANNEL, stream_id)
-            await self._ask(together.execute())
+        async with self._client.pipeline(transaction=True) as pipeline:
+            pipeline.delete(f"agentcli:{stream_id}:events")
+            pipeline.hdel(f"agentcli:{stream_id}:state", "status", "note")  # the last id stays
+            pipeline.srem(_RUNNING_KEY, stream_id)
+            pipeline.publish(_NEWS_CHANNEL, stream_id)
+            await self._ask(pipeline.execute())
         self._wake(stream_id, is_removed=True)
 
-    async def _ask(self, answer: Awaitable[database.T]) -> database.T:
+    async def _ask(self, request: Awaitable[database.T]) -> database.T:
         try:
-            return await answer
+            return await request
         except (self._error, OSError) as error:
             raise StorageError(
                 f"Redis at {self._host} did not answer ({error}): check that it runs and that serve.redis is right."

@@ -32,8 +32,6 @@ from agentcli.settings.structs import DataSettings, MemorySettings
 from agentcli.tools.workspace import DataFile
 
 _TARGET_SHARE = 0.8  # of the allowed size: cleaning leaves some room, so that the next results fit
-
-
 _MEMORY_NAME = lazy_pattern(r"[A-Za-z0-9_][\w. -]{0,99}(?<![. ])")  # of a file or a folder; hidden ones are not allowed
 _MAX_MEMORY_DEPTH = 4
 _LOCK_TIMEOUT_S = 5.0
@@ -79,15 +77,16 @@ class DataFolder(msgspec.Struct, kw_only=True):
         links = defaultdict[Path, list[Path]](list)  # by file, the links of the calls with that result
         for link in self.folder.glob("calls/*/*"):
             links[self.content_file(link)].append(link)
-        files = []  # reading a result makes it recently used, but not younger: `max_age_hours` limits its life
+        files = []  # the age of a result counts from its last call; reading it only makes it recently used
         for path in self.folder.glob("??/*"):
             with suppress(FileNotFoundError):  # another process has removed it
                 status = path.stat()
                 last_call_at = max((link.lstat().st_mtime for link in links[path]), default=status.st_mtime)
-                files.append((now - last_call_at <= max_age_s, status.st_mtime, status.st_size, path))
+                is_young, last_used_at = now - last_call_at <= max_age_s, status.st_mtime
+                files.append((is_young, last_used_at, status.st_size, path))
         total = sum(size for _, _, size, _ in files)
         target_size = max_bytes * _TARGET_SHARE if total > max_bytes else float("inf")
-        for is_young, _, size, path in sorted(files):  # files that are too old first, then by last use
+        for is_young, _, size, path in sorted(files):  # old ones first (False < True), then by last use
             if is_young and total <= target_size:
                 break
             session_ids = {unquote(link.parent.name) for link in links[path]}

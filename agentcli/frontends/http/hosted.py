@@ -45,11 +45,11 @@ class HostedSession:
         self._on_given_up = on_given_up
         self._objects: list[dict[str, Any]] = []  # to write next
         self._output = JsonOutput(session, self._objects.append, streams=True)
-        self._status: StreamStatus | None = None  # to write next; None: unchanged
+        self._new_status: StreamStatus | None = None  # to write next; None if it is unchanged
         self._steers: dict[str, str] = {}  # hash of a steering message -> `stream_id` of the turn that it was sent to
         self._accepting = asyncio.Lock()  # one message at a time, so that none is accepted twice
         self._command_tasks: set[asyncio.Task[None]] = set()  # running slash commands
-        self._offset = 0  # an entry's position in the session minus its number in the log, which may be smaller
+        self._offset = 0  # added to an entry's number in the log, it gives the entry's position in the conversation
         self._follower: asyncio.Task[None] | None = None
         self._is_closing = False
         self.last_used = time.monotonic()
@@ -60,7 +60,7 @@ class HostedSession:
         return not (is_running or self._writer.note.queue or self._session.open_questions)
 
     async def begin(self, *, was_running: bool) -> None:
-        """Write the entries that the stream lacks; continue a turn that a kill interrupted. Raises `StorageError`."""
+        """Write the entries that the stream lacks. If the last owner was killed (`was_running`), continue its work."""
         session, snapshot = self._session, self._session.snapshot()
         conversation = snapshot.conversation
         self._offset = len(conversation.entries) - await session.stored()
@@ -68,9 +68,9 @@ class HostedSession:
         self._restore_queue()
         self._writer.change(model=snapshot.model, mode=snapshot.mode, entries=len(conversation.entries))
         self._follower = asyncio.create_task(self._follow(session.subscribe_batches()))
-        self._writer.change(is_open=is_turn_open and (was_running or session.is_busy))
-        is_unfinished = conversation.unstarted_calls or is_unanswered(conversation) or half_answer(conversation)
-        continues_turn = was_running and is_turn_open and bool(is_unfinished)
+        self._writer.change(is_turn_open=is_turn_open and (was_running or session.is_busy))
+        has_more = conversation.unstarted_calls or is_unanswered(conversation) or half_answer(conversation)
+        continues_turn = was_running and is_turn_open and bool(has_more)
         offered = [command.name for command in self._host.commands if command.name not in NOT_OFFERED]
         for question in session.open_questions.values():  # the terminal of a shared session asked them earlier
             self._output.show(question)
@@ -80,7 +80,7 @@ class HostedSession:
         if continues_turn:
             session.submit(GoOn(if_unanswered=True))
         elif was_running:  # the process was killed after the last reply, so only the result is missing
-            self._writer.change(is_open=False)
+            self._writer.change(is_turn_open=False)
             status: StreamStatus = "running" if conversation.queue.follow_ups else "complete"
             await self._writer.write([self._lost_result(conversation.entries)] if is_turn_open else [], status=status)
             session.submit(RunQueued())
@@ -92,7 +92,7 @@ class HostedSession:
         """
         entries = self._session.snapshot().conversation.entries
         objects: list[dict[str, Any]] = []
-        is_turn_open = self._writer.note.is_open
+        is_turn_open = self._writer.note.is_turn_open
         for position, entry in enumerate(missing, len(entries) - len(missing)):
             if (prompt := _prompt_in(entry)) is not None:
                 queue, content_hash = self._writer.note.queue, hash_of(prompt.content)
@@ -112,18 +112,19 @@ class HostedSession:
         """Restore the `stream_id`s of the session's queued messages from the stream's note."""
         note = self._writer.note
         queue: list[QueuedMessage] = []
-        lost = list(note.queue)  # messages of equal content take the ids in order
+        unmatched = list(note.queue)
         for content in self._session.snapshot().conversation.queue.follow_ups:
-            if noted := next((message for message in lost if message.content_hash == hash_of(content)), None):
-                lost.remove(noted)
+            # Of several messages with this content, the first one comes first in both queues.
+            if noted := next((message for message in unmatched if message.content_hash == hash_of(content)), None):
+                unmatched.remove(noted)
                 queue.append(noted)
-        # After a kill, messages that were noted but not stored are not accepted yet: clients may send them again.
-        lost_ids = {message.stream_id for message in lost}
+        # A kill came before the others were stored. They do not count as accepted, so that clients can send them again.
+        lost_ids = {message.stream_id for message in unmatched}
         accepted = tuple(id for id in note.accepted if id not in lost_ids)
         self._writer.change(queue=tuple(queue), accepted=accepted)
 
     def _lost_result(self, entries: Sequence[Entry]) -> dict[str, Any]:
-        """Return the result of a turn that ended with the last reply in `entries`, but was killed before writing it."""
+        """Return the result that a kill kept a turn from writing; its last reply is the last in `entries`."""
         reply = next((entry.body for entry in reversed(entries) if isinstance(entry.body, Assistant)), None)
         text = "".join(block.text for block in reply.content if isinstance(block, Text)) if reply else ""
         end = events.Done(text, 1, reply.usage if reply else Usage(), cost_usd=reply.cost_usd if reply else None)
@@ -135,10 +136,10 @@ class HostedSession:
             async for batch in batches:
                 began = time.monotonic()
                 for event in batch:
-                    self._add(event)
-                objects, status = [*self._objects], self._status
+                    self._add_objects(event)
+                objects, status = [*self._objects], self._new_status
                 self._objects.clear()  # not a new list, because `JsonOutput` appends to this one
-                self._status = None
+                self._new_status = None
                 await self._writer.write(objects, status=status)
                 self.last_used = time.monotonic()
                 await asyncio.sleep(max(0.0, began + BATCH_S - self.last_used))
@@ -149,7 +150,8 @@ class HostedSession:
             log.exception("the stream of session %s ended", self.id)
             self._on_given_up(self.id)
 
-    def _add(self, event: events.Event) -> None:
+    def _add_objects(self, event: events.Event) -> None:
+        """Add an event's objects to those to write next, and change the stream's note and status to match."""
         first_new = len(self._objects)
         is_main = event.agent_id == "main"
         match event:
@@ -162,7 +164,7 @@ class HostedSession:
                 if value := entry_object(entry, self.id):
                     self._objects.append(value)
             case events.Compaction() | events.ProviderSwitched() if is_main:
-                pass  # written as the objects of their entries
+                pass  # their entries are written instead
             case events.QueueChanged(steering, follow_ups) if is_main:
                 queue = {"steering": _excerpts(steering), "follow_ups": _excerpts(follow_ups)}
                 self._objects.append(system_object("queue_changed", self.id, **queue))
@@ -175,12 +177,13 @@ class HostedSession:
                 self._output.show(event)
         if is_main:
             self._update_status(event)
-        if self._writer.note.is_open:
+        if self._writer.note.is_turn_open:
             for value in self._objects[first_new:]:
                 value["stream_id"] = self._writer.note.turn_stream_id
         is_end = isinstance(event, events.Done | events.TurnFailed) and is_main
-        if is_end and not self._session.snapshot().conversation.pending_calls:  # results of pending calls continue it
-            self._writer.change(is_open=False)
+        # A turn with pending calls goes on when the client sends their results.
+        if is_end and not self._session.snapshot().conversation.pending_calls:
+            self._writer.change(is_turn_open=False)
             if self.is_owner and not self._is_closing:
                 self._session.submit(RunQueued())  # unlike in a terminal, nobody decides about queued messages
 
@@ -188,27 +191,28 @@ class HostedSession:
         match event:
             case events.TurnStarted(turn=1):  # the first request of a turn
                 self._writer.change(model=self._session.snapshot().model)
-                self._status = "running"
+                self._new_status = "running"
             case events.TurnFailed():
-                self._status = "failed"
+                self._new_status = "failed"
             case events.Done():
-                self._status = "complete"
+                self._new_status = "complete"
             case _:
                 return
         conversation = self._session.snapshot().conversation
         queue = conversation.queue
         if queue.steering or queue.follow_ups or self._writer.note.queue or conversation.pending_calls:
-            self._status = "running"  # queued messages or results of the client's own tools follow
+            self._new_status = "running"  # queued messages or results of the client's own tools follow
 
     def _begin_turn(self, prompt: User) -> None:
-        """Set the `stream_id` of the turn that begins with a prompt; a steering message keeps that of the open turn."""
+        """Note the `stream_id` of the turn that a prompt begins, unless it is a steering message of the open turn."""
         content_hash, queue = hash_of(prompt.content), self._writer.note.queue
         steered_id = self._steers.pop(content_hash, "")
         if queue and queue[0].content_hash == content_hash:
             self._writer.change(turn_stream_id=queue[0].stream_id, queue=queue[1:])
-        elif not self._writer.note.is_open:  # a steering message that came too late keeps the id that its client got
+        elif not self._writer.note.is_turn_open:
+            # The turn that a steering message was sent to may have ended, but its client expects the id of that turn.
             self._writer.change(turn_stream_id=steered_id or uuid.uuid4().hex)
-        self._writer.change(is_open=True)
+        self._writer.change(is_turn_open=True)
 
     async def accept_message(
         self, message: json_input.InputMessage, *, steers: bool, tools: Sequence[ToolSpec], stream_id: str
@@ -226,7 +230,7 @@ class HostedSession:
             if tools:
                 self._session.offer_tools(tools)
             if (typed := self._host.command_of(message.blocks)) is not None:
-                await self._store_stream_id(stream_id)
+                await self._note_accepted(stream_id)
                 self._spawn_command(typed, stream_id, more=message.blocks[1:], has_result=True)
                 return stream_id
             content = json_input.content_of(self._host, message)
@@ -235,12 +239,12 @@ class HostedSession:
                 self._steers[hash_of(content)] = turn_stream_id
                 self._session.submit(Steer(content))
                 await self._session.stored()
-                await self._store_stream_id(stream_id)
+                await self._note_accepted(stream_id)
                 return turn_stream_id
             await self._submit(Prompt(content), stream_id)
             return stream_id
 
-    async def _store_stream_id(self, stream_id: str) -> None:
+    async def _note_accepted(self, stream_id: str) -> None:
         self._writer.change(accepted=(*self._writer.note.accepted, stream_id)[-MAX_ACCEPTED:])
         await self._writer.write_now(status=None)
 
@@ -302,7 +306,7 @@ class HostedSession:
         """Interrupt the turn, write its end, and close the session; a session that we do not own continues."""
         self._is_closing = True
         if self.is_owner:
-            self._session.submit(Pause())  # the next owner accepts the client's results
+            self._session.submit(Pause())  # calls of the client's tools stay open for the next owner
             self._host.interrupt()
             await self._session.close()
         elif self._follower is not None:

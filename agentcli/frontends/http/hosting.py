@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Literal
 from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
@@ -56,8 +55,11 @@ class Hosting:
             raise StorageError(_ENDING)
         return (await self._open_here(request)).id
 
-    async def owner(self, session_id: str, *, take_over: bool = False) -> HostedSession | str:
-        """Open a session, or return its holder's address, "" for a terminal if not `take_over`. Raises `UserError`."""
+    async def open_or_locate(self, session_id: str, *, take_over: bool = False) -> HostedSession | str:
+        """Open a session, or return the address of the program that has it open ("" for a terminal).
+
+        With `take_over`, a terminal is asked to close it, and it is opened here. Raises `UserError`.
+        """
         if self._leaving is not None:
             raise StorageError(_ENDING)
         async with self._opening.setdefault(session_id, asyncio.Lock()):
@@ -65,12 +67,12 @@ class Hosting:
                 return hosted
             info = await session_info(self.store, session_id)
             holder = await self.store.holder(session_id)
-            is_terminal = holder == ""
-            if holder is not None and not (take_over and is_terminal):  # requests to a server are forwarded instead
+            if holder or (holder == "" and not take_over):  # a session of a server is not taken over: requests go there
                 return holder
+            request = OpenRequest(
+                cwd=Path(info.cwd), id=session_id, user_id=info.user_id, how="take_over" if take_over else "resume"
+            )
             try:
-                how: Literal["take_over", "resume"] = "take_over" if take_over else "resume"
-                request = OpenRequest(cwd=Path(info.cwd), id=session_id, user_id=info.user_id, how=how)
                 return await self._open_here(request)
             except SessionInUse:  # another program was faster
                 return await self.store.holder(session_id) or ""
@@ -135,6 +137,7 @@ class Hosting:
         return self._leaving
 
     async def _leave(self) -> None:
+        """Close the sessions here, wait until the server's other processes have done so, then end the streams."""
         own_ids = list(self.sessions)
         for session_id in own_ids:
             self.give_up(session_id)
@@ -215,7 +218,7 @@ class Hosting:
 
     async def _take_over(self, session_id: str) -> None:
         if await self.store.holder(session_id) is None:
-            await self.owner(session_id)
+            await self.open_or_locate(session_id)
 
     async def _attempt(self, session_id: str, work: Callable[[str], Awaitable[None]]) -> None:
         """Do some work for a session; after a failure nothing is done for it during `_RETRY_AFTER_S`."""

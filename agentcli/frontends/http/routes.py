@@ -33,7 +33,7 @@ from agentcli.frontends.json_output import system_object, wire_messages
 from agentcli.version import __version__
 
 MAX_LISTED = 200
-_KINDS = {"html": "text/html", "js": "text/javascript", "css": "text/css", "json": "application/json"}
+_MEDIA_TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css", "json": "application/json"}
 _OWNER_TIMEOUT_S = 8.0  # longer than the lease of a dead owner, after which another server takes over
 
 _SESSION = "/v1/sessions/{session_id}"
@@ -103,13 +103,13 @@ class Routes:
         _, entries = await self._hosting.store.load(info.id)
         note = (await StreamWriter.of(self._hosting.events, info.id)).note
         state = await self._hosting.events.state(info.id)
-        is_here = info.id in self._hosting.sessions
-        holder = "this server" if is_here else await self._hosting.store.holder(info.id)
+        address = await self._hosting.store.holder(info.id)  # "" for a terminal, None if no program has it open
+        is_on_server = info.id in self._hosting.sessions or bool(address)
         shown = _row(info, is_running=state is not None and state.status == "running") | {
             "model": note.model,
             "permission_mode": note.mode,
             "last_event_id": state.last_id if state else 0,
-            "held_by": None if holder is None else "server" if holder else "terminal",  # only a terminal has no address
+            "held_by": "server" if is_on_server else "terminal" if address == "" else None,
             "messages": wire_messages(Conversation(entries).messages),
         }
         return forms.json_answer(shown)
@@ -149,7 +149,7 @@ class Routes:
         op: forms.Op = forms.parse_body(body, forms.Op)
 
         async def submit(hosted: HostedSession) -> dict[str, Any]:
-            if not isinstance(op, forms.TakeOver):
+            if not isinstance(op, forms.TakeOver):  # for which `_to_owner` has opened the session here
                 await hosted.carry_out(op)
             return {"ok": True}
 
@@ -168,16 +168,16 @@ class Routes:
         """Submit a request to the session here, or forward it to the server that owns it. Raises `UserError`."""
         deadline = time.monotonic() + _OWNER_TIMEOUT_S
         while True:
-            owner = await self._hosting.owner(info.id, take_over=take_over)
+            owner = await self._hosting.open_or_locate(info.id, take_over=take_over)
             if isinstance(owner, HostedSession):
                 try:
                     return forms.json_answer(await submit(owner), 202)
                 except StreamMoved:
                     self._hosting.give_up(info.id)  # another server has taken the session over
-            elif not owner:
-                how = 'send the op {"type":"take_over"}, which closes it there.'
+            elif not owner:  # a terminal has no address
                 where = f"Session {info.id} is open in a terminal. You can follow it but not steer it."
-                raise forms.HttpError(409, "in_use", f"{where} To take it over, {how}")
+                how = 'To take it over, send the op {"type":"take_over"}, which closes it there.'
+                raise forms.HttpError(409, "in_use", f"{where} {how}")
             elif answer := await forward(request, owner, body, is_repeatable=is_repeatable):
                 return answer
             if time.monotonic() > deadline:
@@ -192,12 +192,11 @@ class Routes:
         # 18 digits always fit into the 64 bits of an id. No event has the id -1, so the reader gets a `reset`.
         after = int(last_id) if last_id.isdecimal() and len(last_id) < 19 else -1
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # keeps nginx from buffering events
-        events = stream_events(self._hosting, info.id, after)
-        return StreamingResponse(events, media_type="text/event-stream", headers=headers)
+        return StreamingResponse(stream_events(self._hosting, info.id, after), 200, headers, "text/event-stream")
 
     async def _usage(self, request: Request) -> Response:
         days, session = _number(request, "days", 30, maximum=36_500), request.query_params.get("session", "")
-        since = time.time() - days * 86_400 if days and not session else 0.0
+        since = time.time() - days * 86_400 if days and not session else 0.0  # the usage of a session is shown whole
         user = forms.token_of(request).user_id or None
         return forms.json_answer((await self._hosting.store.usage(since=since, session=session, user_id=user)).report())
 
@@ -216,7 +215,8 @@ def _number(request: Request, name: str, default: int, *, maximum: int) -> int:
 
 
 def _page(name: str) -> Callable[[Request], Awaitable[Response]]:
-    content, kind = files(__package__).joinpath("page", name).read_bytes(), _KINDS[name.rpartition(".")[2]]
+    """Return the handler for a file of the folder `page`."""
+    content, media_type = files(__package__).joinpath("page", name).read_bytes(), _MEDIA_TYPES[name.rpartition(".")[2]]
     policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:"
     headers = {
         "Content-Security-Policy": f"{policy}; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -226,7 +226,7 @@ def _page(name: str) -> Callable[[Request], Awaitable[Response]]:
     }
 
     async def answer(request: Request) -> Response:
-        return Response(content, media_type=kind, headers=headers)
+        return Response(content, media_type=media_type, headers=headers)
 
     return answer
 
@@ -274,7 +274,7 @@ async def _reset_event(hosting: Hosting, session_id: str) -> StreamEvent:
     info, entries = await hosting.store.load(session_id)
     messages = wire_messages(Conversation(entries[: note.entries]).messages)  # later entries follow as events
     state = {"model": note.model, "permission_mode": note.mode, "cwd": info.cwd}
-    turn = {"stream_id": note.turn_stream_id, "is_open": note.is_open}
+    turn = {"stream_id": note.turn_stream_id, "is_open": note.is_turn_open}
     reset = system_object("reset", session_id, messages=messages, **state, **turn)
     return StreamEvent(note.last_entry_event, msgspec.json.encode(reset))
 

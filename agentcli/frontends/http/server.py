@@ -17,9 +17,9 @@ def import_server() -> None:
     """Import the server's modules, which takes a while. Raises `UsageError` if one of their packages is missing."""
     try:
         import segno  # noqa: F401 - to detect now that it is missing
-        import uvicorn  # noqa: F401 - as above
+        import uvicorn  # noqa: F401 - for the same reason
 
-        import agentcli.frontends.http.routes  # noqa: F401 - as above
+        import agentcli.frontends.http.routes  # noqa: F401 - for the same reason
     except ImportError as error:
         raise UsageError(
             f"The server needs an extra ({error.name} is missing): ./install.sh --extras server, or pip install "

@@ -47,12 +47,12 @@ class SharedSession(HostedSession):
         await super()._submit(prompt, stream_id)
 
     async def carry_out(self, request: json_input.Control) -> None:
-        asked = self._session.open_questions.get(getattr(request, "id", ""))
+        question = self._session.open_questions.get(getattr(request, "id", ""))  # that the request answers
         await super().carry_out(request)
-        if asked is not None:  # explains why the question disappears from the terminal
-            answer = "Declined" if isinstance(request, json_input.DenyControl) else "Allowed"
-            answer = "Answered" if isinstance(asked, events.Question) else answer
-            self._session.publish(events.Notice(f"{answer} on the page: {asked.title}"))
+        if question is not None:  # the notice explains why the question disappears from the terminal
+            is_no = isinstance(request, json_input.DenyControl)
+            done = "Answered" if isinstance(question, events.Question) else "Declined" if is_no else "Allowed"
+            self._session.publish(events.Notice(f"{done} on the page: {question.title}"))
 
 
 class Remote:
@@ -104,6 +104,7 @@ class Remote:
         return token
 
     async def _pair(self, request: Request) -> Response:
+        """Exchange the code in the link for a token of the session."""
         code = bearer_of(request)
         if not secrets.compare_digest(code, self._code):
             return error_answer(HttpError(401, "used", "This link was used already."))

@@ -41,8 +41,8 @@ class StreamNote(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     mode: str = ""
     turn_stream_id: str = msgspec.field(default="", name="span")  # the `stream_id` of the newest turn
     queue: tuple[QueuedMessage, ...] = msgspec.field(default=(), name="waiting")
-    accepted: tuple[str, ...] = msgspec.field(default=(), name="taken")  # the `stream_id`s of the newest messages
-    is_open: bool = False  # the newest turn's result was not sent yet
+    accepted: tuple[str, ...] = msgspec.field(default=(), name="taken")  # the `stream_id`s of the last messages
+    is_turn_open: bool = msgspec.field(default=False, name="is_open")  # the newest turn's result was not sent yet
 
 
 class StreamWriter:
@@ -101,7 +101,7 @@ class StreamWriter:
     async def _append(self, objects: Sequence[dict[str, Any]], status: StreamStatus | None) -> None:
         """Store the objects and the note together. Raises `StreamMoved` if another writer has begun."""
         events = [msgspec.json.encode(value) for value in objects]
-        ids_of_entries = [  # the ids of those events that are entries of the log
+        ids_of_entries = [  # of those events that are entries of the log
             id
             for id, value in enumerate(objects, self._last_id + 1)  # the store assigns the same ids
             if value["type"] in ("assistant", "user") or "entry_id" in value

@@ -165,15 +165,16 @@ class _Application:
         try:
             now = self._now(path)
         except OSError as error:
-            # Nothing is there while the parent is a file or a link, which this group replaces with a folder.
+            # The parent is still a file or a link, which this group replaces with a folder: nothing can be below it.
             if before is None and error.errno in (errno.ENOTDIR, errno.ELOOP):
                 return
             raise
         if now is None:
-            if before is not None and after is not None:  # with no `after`, somebody else has done the same
+            if before is not None and after is not None:  # without `after`, the command has removed it as well
                 raise writing.ConflictError("it was removed since the command started")
         elif before is None:
-            if now.kind != "folder" or after is None or after.kind != "folder":  # two new folders can be merged
+            are_folders = now.kind == "folder" and after is not None and after.kind == "folder"
+            if not are_folders:  # two new folders become one with the contents of both
                 raise writing.ConflictError(writing.MADE_MEANWHILE)
         elif not _is_same(now, before):
             raise writing.ConflictError(_CHANGED)
@@ -203,7 +204,7 @@ class _Application:
         with self._opened(path) as (folder, name):
             if before is not None and before.kind == after.kind == "file" and state.has_same_content(before, after):
                 return _set_mode(folder, name, after)
-            old = before if before is not None and before.kind != "folder" else None  # a folder is removed already
+            old = before if before is not None and before.kind != "folder" else None  # an old folder is gone by now
             check = partial(_require_same, folder, name, old)
             options: dict[str, Any] = {"temporary": self._temporary(name), "check": check, "replaces": old is not None}
             if after.kind == "file":
@@ -234,11 +235,11 @@ class _Application:
                     present = state.entry_at(name, folder=folder)
                     if present is None or present.kind != "folder":
                         raise
-        if self._final_folders.get(self._changes.at(path)) is None:  # not in it yet, or an earlier group removes it
+        if self._final_folders.get(self._changes.at(path)) is None:  # it has no planned mode: new, or to be removed
             self._final_folders[self._changes.at(path)] = self._changes.after[path]
 
     def _remove(self, paths: Sequence[str]) -> None:
-        """Remove files, then folders, inner ones first. Folders around them that must go are removed at the end."""
+        """Remove files, then folders, inner ones first. Deleted folders around them are removed in `finish_folders`."""
         before, after = self._changes.before, self._changes.after
         for path in sorted(paths, key=lambda path: (before[path].kind == "folder", -path.count("/"))):
             with contextlib.suppress(FileNotFoundError), self._opened(path) as (folder, name):
@@ -262,9 +263,11 @@ def _opened(path: str) -> Iterator[tuple[int, str]]:
 
 
 def _git_order(path: str) -> tuple[int, str]:
-    """Return the sort key of a path by `_GIT_ORDER`; paths that are not in it come after objects and references."""
-    after_references = _GIT_ORDER.index("/logs/")
-    return next((number for number, part in enumerate(_GIT_ORDER) if part in f"/{path}"), after_references), path
+    """Return the sort key of a path by `_GIT_ORDER`. All other paths come after objects and references."""
+    for number, part in enumerate(_GIT_ORDER):
+        if part in f"/{path}":
+            return number, path
+    return _GIT_ORDER.index("/logs/"), path
 
 
 def _is_same(now: state.FileEntry, before: state.FileEntry) -> bool:

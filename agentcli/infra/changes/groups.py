@@ -69,10 +69,9 @@ def group_changes(changes: ChangeSet, *, name_of: Callable[[str], str], diff_lim
 
 def _join_renames(groups: list[ChangeGroup], changes: ChangeSet) -> list[ChangeGroup]:
     """Join a deleted file and a new one with most of its lines into one group: a rename, applied as a whole."""
-    old_groups, new_groups = (  # without auto-executed files, which stay groups of their own
-        [g for g in groups if (g.summary.kind, g.summary.what, g.summary.is_auto_executed) == (kind, "file", False)]
-        for kind in ("deleted", "created")
-    )
+    files = [group for group in groups if group.summary.what == "file" and not group.summary.is_auto_executed]
+    old_groups = [group for group in files if group.summary.kind == "deleted"]
+    new_groups = [group for group in files if group.summary.kind == "created"]
     if len(old_groups) * len(new_groups) > _MAX_PAIRS:
         return groups
     for old in old_groups:
@@ -80,8 +79,9 @@ def _join_renames(groups: list[ChangeGroup], changes: ChangeSet) -> list[ChangeG
         shares = [_shared_part(before, changes.after[new.paths[0]]) for new in new_groups]
         if (share := max(shares, default=0.0)) > _MIN_SHARED:
             new = new_groups.pop(shares.index(share))
-            text, new_text = _text_of(before) or "", _text_of(changes.after[new.paths[0]]) or ""
-            name, diff = f"{old.summary.name} → {new.summary.name}", unified_diff(new.summary.name, text, new_text)
+            old_text, new_text = _text_of(before) or "", _text_of(changes.after[new.paths[0]]) or ""
+            name = f"{old.summary.name} → {new.summary.name}"
+            diff = unified_diff(new.summary.name, old_text, new_text)
             notes = (*new.summary.notes, f"{int(share * 100)} %")
             summary = replace(new.summary, name=name, kind="renamed", diff=diff, hunks=1, notes=notes)
             groups = [group for group in groups if group is not old and group is not new]
@@ -151,13 +151,13 @@ def _is_repository(path: str, changes: ChangeSet) -> bool:
 def _summary(path: str, changes: ChangeSet, name: str, diff_limit: DiffLimit) -> ChangeSummary:
     before, after = changes.before_and_after(path)
     entry = after or changes.before[path]
-    kind: Literal["created", "changed", "deleted", "mode"] = "changed"
+    kind: Literal["created", "changed", "deleted", "mode"]
     if before is None or after is None:
         kind = "created" if before is None else "deleted"
-    elif _differs_only_in_mode(before, after):
-        kind = "mode"
+    else:
+        kind = "mode" if _differs_only_in_mode(before, after) else "changed"
     diff_and_hunks = ("", 1) if kind == "mode" else _diff(name, before, after, diff_limit)
-    diff, hunks = diff_and_hunks or ("", 1)
+    diff, hunks = diff_and_hunks or ("", 1)  # 1: it can only be applied as a whole
     is_executed = is_auto_executed(PurePath(path))
     notes: list[str] = []
     if after is not None and after.kind == "link":
@@ -172,7 +172,7 @@ def _summary(path: str, changes: ChangeSet, name: str, diff_limit: DiffLimit) ->
     return ChangeSummary(
         name=name,
         kind=kind,
-        what=entry.kind if entry.kind != "other" else "file",
+        what=entry.kind if entry.kind != "other" else "file",  # a socket or a device
         diff=diff,
         hunks=1 if is_executed else hunks,  # an auto-executed file is applied as a whole
         files=int(entry.kind != "folder"),
@@ -210,13 +210,13 @@ def _summary_of_many(path: str, changes: ChangeSet, paths: list[str], name: str)
     return ChangeSummary(
         name=name,
         kind="created" if is_new else "deleted" if is_gone else "changed",
-        what="repository" if is_git else "folder" if is_new or is_gone else "tree",
+        what="repository" if is_git else "folder" if is_new or is_gone else "tree",  # a tree: some files in a folder
         files=len(files),
         size=sum(entry.size for entry in files if entry.kind == "file"),
         notes=tuple(notes),
         # In an existing repository, commands cannot write the files that git executes, such as hooks.
         is_auto_executed=is_new if is_git else is_auto_executed(PurePath(path)),
-        permanent_loss="tree" if is_git and is_gone else "",
+        permanent_loss="tree" if is_git and is_gone else "",  # undo does not bring back a `.git`
     )
 
 
@@ -234,10 +234,12 @@ def _diff(name: str, before: FileEntry | None, after: FileEntry | None, limit: D
         return None
     diff = unified_diff(name, old, new)
     limit.chars_left -= len(diff)
+    if limit.chars_left < 0:
+        return None
     hunks = len(diff_hunks(diff))
     # The hunks of a diff do not show changed line ends, and a name with a line break spoils its headers.
     is_divisible = "\n" not in name and ("\r" not in old + new or with_hunks(old, new, range(hunks)) == new)
-    return (diff, max(hunks, 1) if is_divisible else 1) if limit.chars_left >= 0 else None
+    return diff, hunks if is_divisible and hunks else 1
 
 
 def _text_of(entry: FileEntry | None) -> str | None:

@@ -11,7 +11,6 @@ import itertools
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -38,9 +37,7 @@ class Mark(msgspec.Struct, kw_only=True):
     call_id: str
     note: Path
     before: dict[str, FileState | None] | None = None  # of the files it names; None if it may change any file
-    unreported: dict[str, Difference] = msgspec.field(
-        default_factory=dict
-    )  # its changes that nobody was given, by path
+    unreported: dict[str, Difference] = {}  # its changes that were not returned yet, by path
     left_out: tuple[str, ...] = ()  # paths not covered when it began, as `PATH: why`
 
 
@@ -61,7 +58,7 @@ class Recorder(msgspec.Struct, eq=False, kw_only=True, dict=True):
         self._open_marks: list[Mark] = []  # of calls under way that may change any file, the latest last
         # States of files after calls that named them, by path, since the indexes were last refreshed.
         self._edited: dict[str, FileState | None] = {}
-        self._problem = ""  # why the workspace cannot be recorded; then no later call tries again
+        self._problem = ""  # why the workspace cannot be recorded, which no later call tries again
         self._heartbeat: asyncio.Task[None] | None = None
         self._thread_lock = asyncio.Lock()  # held while a thread works
         self._note_numbers = itertools.count(1)
@@ -94,8 +91,12 @@ class Recorder(msgspec.Struct, eq=False, kw_only=True, dict=True):
         return self.objects.get(id)
 
     async def restoration(self, changes: Sequence[FileChange]) -> PlannedRestoration:
-        plan = partial(plan_restoration, changes, self.objects, scratch=self.scratch, finish=self._in_thread)
-        return await self._in_thread(lambda: plan(max_bytes=self.limits.max_file_bytes))
+        max_bytes = self.limits.max_file_bytes
+        return await self._in_thread(
+            lambda: plan_restoration(
+                changes, self.objects, scratch=self.scratch, max_bytes=max_bytes, finish=self._in_thread
+            )
+        )
 
     async def aclose(self) -> None:
         """End the heartbeat, and remove the private folder after work under way is done."""
@@ -143,7 +144,7 @@ class Recorder(msgspec.Struct, eq=False, kw_only=True, dict=True):
         if paths is not None:
             mark.before = {path: self._state(path) for path in _with_missing_folders(map(str, paths))}
             CallNote(mark.call_id, {stored_path(path): state for path, state in mark.before.items()}).write(mark.note)
-        elif self._try_attribution(self._open_marks[-1] if self._open_marks else None):  # changes made before this call
+        elif self._try_attribution(self._open_marks[-1] if self._open_marks else None):  # changes before this call
             mark.left_out = self._uncovered_paths()
             CallNote(mark.call_id, None, self._keep_index_files(mark.note)).write(mark.note)
             self._open_marks.append(mark)
@@ -163,8 +164,7 @@ class Recorder(msgspec.Struct, eq=False, kw_only=True, dict=True):
         return FilesChanged(mark.call_id, (), is_exact=False, left_out=(f"everything: {self._problem}",))
 
     def _changes_in_progress(self) -> list[FilesChanged]:
-        newest = self._open_marks[-1] if self._open_marks else None  # new changes are taken to be this call's
-        if newest is None or not self._try_attribution(newest):
+        if not self._open_marks or not self._try_attribution(self._open_marks[-1]):  # new changes are the latest call's
             return []
         return [changed for mark in self._open_marks if (changed := self._take_unreported(mark)) is not None]
 
@@ -222,7 +222,7 @@ class Recorder(msgspec.Struct, eq=False, kw_only=True, dict=True):
                 note, last_ns = CallNote.read(file), file.stat().st_mtime_ns
             except (OSError, msgspec.MsgspecError):  # the kill came while the note was written, before the call began
                 continue
-            # The log has these changes already. A newer note with that id is another call: models may reuse an id.
+            # The log has these changes already. A newer note with this id is another call's: models may reuse an id.
             if reported.get(note.call_id, 0.0) * 1e9 >= last_ns:
                 continue
             differences = {path: (state, self._state(path)) for path, state in _by_system_path(note.before or {})}
@@ -236,11 +236,11 @@ class Recorder(msgspec.Struct, eq=False, kw_only=True, dict=True):
 
     def _keep_index_files(self, note: Path) -> dict[str, str]:
         """Keep the roots' index files for `_interrupted`, and return the kept files' names, by root."""
-        names = {}  # of further links to the files, because the next refresh puts new ones in their places
+        names = {}
         make_private_folder(self._notes)
         for number, index in enumerate(self._all_indexes()):
             names[stored_path(index.root)] = name = f"{note.stem}-{number}.index"
-            try:
+            try:  # a link keeps the file's content, because the next refresh puts a new file in its place
                 os.link(index.file, self._notes / name)
             except OSError:  # a disk without hard links
                 shutil.copyfile(index.file, self._notes / name)

@@ -90,17 +90,17 @@ class PlannedRestoration:
         changes = ChangeSet(root="")  # of the whole system
         for number, plan in enumerate(self._changing):
             path = plan.path.removeprefix("/")
-            if (before := _make_accessible(plan)) is not None:
+            if (before := _entry_made_accessible(plan)) is not None:
                 changes.before[path] = before
             if plan.planned is not None:
                 changes.after[path] = self._new_entry(plan.path, plan.planned, before, scratch / f"file-{number}")
-        for path in [*changes.after]:  # add the missing folders around it, innermost first
-            for parent in reversed(parents_of(path)[1:]):  # without the root, which exists
-                exists = os.path.lexists(changes.at(parent)) and parent not in changes.before  # and is not removed
-                if exists or parent in changes.after:
+        for path in [*changes.after]:
+            for parent in reversed(parents_of(path)[1:]):  # the folders around it, innermost first, without the root
+                stays = os.path.lexists(changes.at(parent)) and parent not in changes.before
+                if stays or parent in changes.after:
                     break
-                folder = FileState("folder", _FOLDER_MODE)
-                changes.after[parent] = self._new_entry(changes.at(parent), folder, None, scratch)  # without contents
+                missing_folder = FileState("folder", _FOLDER_MODE)
+                changes.after[parent] = self._new_entry(changes.at(parent), missing_folder, None, scratch)
         return changes
 
     def _new_entry(self, path: str, planned: FileState, before: FileEntry | None, file: Path) -> FileEntry:
@@ -207,8 +207,8 @@ def _merged_file(state: FileState, before: FileState, after: FileState, objects:
     return FileState("file", mode, objects.put_bytes(content), len(content))
 
 
-def _make_accessible(plan: PathPlan) -> FileEntry | None:
-    """Return the entry of a path. A folder's owner gets the planned rights now, to be able to change its contents."""
+def _entry_made_accessible(plan: PathPlan) -> FileEntry | None:
+    """Give a folder's owner the planned rights, needed to change its contents; return the entry of the path, if any."""
     before, planned = plan.entry, plan.planned
     if before is None or planned is None or not before.kind == planned.kind == "folder":
         return before

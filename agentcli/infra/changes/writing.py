@@ -9,7 +9,7 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from io import BufferedReader, FileIO
 from pathlib import Path
@@ -51,7 +51,7 @@ def write(path: Path, content: bytes) -> None:
     all its hard links or its owner, or cannot be created in its folder.
     """
     with opened_folder(path.parent, makes=True) as folder:
-        status = _status_in(folder, path.name)
+        status = _status_of_file(folder, path.name)
         if status is not None and not os.access(path.name, os.W_OK, dir_fd=folder):
             if os.fstatvfs(folder).f_flag & os.ST_RDONLY:
                 raise OSError(errno.EROFS, os.strerror(errno.EROFS))
@@ -99,7 +99,7 @@ def move_into_place(
                 return
             except FileExistsError:
                 raise ConflictError(MADE_MEANWHILE) from None
-            except OSError as error:  # a disk without hard links
+            except OSError as error:  # on a disk without hard links it is renamed after all
                 if error.errno not in {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}:
                     raise
         os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
@@ -114,8 +114,8 @@ def opened_folder(path: Path, *, makes: bool = False) -> Iterator[int]:
     new_folders: list[tuple[int, str]] = []  # open parent and name
     with contextlib.ExitStack() as opened:
         try:
-            names: Sequence[str] = ()
-            if (descriptor := _open_at_once(str(path))) is None:  # then folder by folder
+            names: tuple[str, ...] = ()
+            if (descriptor := _open_confirmed(str(path))) is None:  # open each of its folders from the one before
                 descriptor, names = os.open(path.anchor, _FOLDER_FLAGS), path.parts[1:]
             opened.callback(os.close, descriptor)
             for name in names:
@@ -158,13 +158,13 @@ def remove_tree(folder: Path) -> None:
                 subprocess.run([*program, "--", folder], stderr=subprocess.DEVNULL, check=False)
 
 
-def _open_at_once(folder: str) -> int | None:
+def _open_confirmed(folder: str) -> int | None:
     """Open a folder; return None if that fails, or if the kernel does not confirm that no link was on the way."""
     try:
         descriptor = os.open(folder, _FOLDER_FLAGS)
     except OSError:
         return None
-    with contextlib.suppress(OSError):  # no /proc on this system
+    with contextlib.suppress(OSError):  # there may be no /proc
         if os.readlink(f"/proc/self/fd/{descriptor}") == folder:  # noqa: PTH115  # a `Path` would double the time
             return descriptor
     os.close(descriptor)
@@ -202,7 +202,7 @@ def _open_file(name: str, access: int, folder: int) -> int:
     raise OSError(errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL, "it is not a regular file")
 
 
-def _status_in(folder: int, name: str) -> os.stat_result | None:
+def _status_of_file(folder: int, name: str) -> os.stat_result | None:
     """Return the status of a regular file in an open folder, None if nothing is there. Raises `OSError` otherwise."""
     with contextlib.suppress(FileNotFoundError):
         status = os.stat(name, dir_fd=folder, follow_symlinks=False)
@@ -221,7 +221,7 @@ def _fill_like(folder_and_name: tuple[int, str], before: os.stat_result, content
     with contextlib.suppress(OSError), FileIO(_open_file(name, os.O_RDONLY, folder)) as old:  # it may not be readable
         copy_attributes(old.fileno(), descriptor)
     write_all(descriptor, content)
-    os.fchmod(descriptor, stat.S_IMODE(before.st_mode))  # last, since a new owner and writing clear setuid
+    os.fchmod(descriptor, stat.S_IMODE(before.st_mode))  # last, because a new owner and writing clear setuid
 
 
 def _new_file(folder: int, temporary: str, mode: int) -> tuple[int, bool]:
@@ -241,15 +241,13 @@ def _overwrite(folder: int, name: str, content: bytes) -> None:
     with os.fdopen(_open_file(name, os.O_RDWR, folder), "r+b", buffering=0) as file:
         before = file.readall()
         try:
-            _fill(file.fileno(), content)
+            _rewrite(file.fileno(), content)
         except OSError:
-            _fill(file.fileno(), before)
+            _rewrite(file.fileno(), before)
             raise
 
 
-def _fill(descriptor: int, content: bytes) -> None:
+def _rewrite(descriptor: int, content: bytes) -> None:
     os.lseek(descriptor, 0, os.SEEK_SET)
     write_all(descriptor, content)
-    os.ftruncate(
-        descriptor, len(content)
-    )  # last, so that the space of the old content is free only when all is written
+    os.ftruncate(descriptor, len(content))  # last, so that the old content keeps its space until all is written

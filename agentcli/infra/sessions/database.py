@@ -47,7 +47,6 @@ def connect(
     try:
         connection.set_busy_timeout(BUSY_TIMEOUT_MS)
         connection.pragma("synchronous", synchronous)
-        connection.transaction_mode = "IMMEDIATE"
         _add_functions(connection)
         if connection.pragma("user_version") != VERSION:
             with transaction(connection):  # it keeps other programs from doing the same
@@ -91,7 +90,7 @@ def read_copy(path: Path, work: Callable[[apsw.Connection], T], first_error: Not
             for suffix in ("", "-wal"):
                 with suppress(FileNotFoundError):
                     shutil.copy2(f"{path}{suffix}", f"{copy}{suffix}")
-            copy.chmod(0o600)  # an older version is upgraded
+            copy.chmod(0o600)  # writable, so that an older version can be upgraded
             with closing(connect(copy)) as connection:
                 return work(connection)
     except (apsw.NotADBError, apsw.CorruptError) as damaged:
@@ -146,8 +145,7 @@ def _add_functions(connection: apsw.Connection) -> None:
 
     def in_short(*values: Any) -> str:
         version, body = values
-        unused = {"id": "", "parent_id": None, "time": 0.0}  # by what reads the body
-        record = {**unused, "schema_version": version, "body": body}
+        record = {"id": "", "parent_id": None, "time": 0.0, "schema_version": version, "body": body}
         return short_prompt(as_readable(record).body)
 
     connection.create_scalar_function("crc32", lambda *values: crc32(values[0]), 1, deterministic=True)
@@ -201,7 +199,7 @@ def sync_folder(folder: Path) -> None:
 
 
 class SessionLock:
-    """The lock of a session, which the system frees if the holder is killed.
+    """The lock of a session, which the system releases if the holder is killed.
 
     `wanted_file` exists while another program asks for the session. A third file has the holder's address.
     """
@@ -227,13 +225,14 @@ class SessionLock:
         """Return the address of the program that has the lock ("" without one), None if it is free."""
         if not self._file.exists():
             return None
-        if self._lock.try_acquire():  # programs that open the session meanwhile wait: `_LOCK_TIMEOUT_S`
+        if self._lock.try_acquire():  # a program that opens the session just now waits for `_LOCK_TIMEOUT_S`
             self._lock.release()
             return None
         return self._address.read_text() if self._address.exists() else ""
 
 
-_FAILURES: dict[type[Exception] | tuple[type[Exception], ...], str] = {  # the first kind that fits applies
+# Messages by the types of errors; the first one that fits applies.
+_FAILURES: dict[type[Exception] | tuple[type[Exception], ...], str] = {
     (apsw.CorruptError, apsw.NotADBError): "{path} is damaged ({error}). agentcli sessions fsck --repair restores what "
     "can be restored, and --no-session does without.",
     apsw.ConstraintError: "{path} does not fit what is stored ({error}). Was it replaced while the session was open?",
@@ -258,15 +257,15 @@ _Job = tuple[Callable[[apsw.Connection], Any], asyncio.Future[Any]]  # work, and
 class Writer:
     """Owns the only writing connection, in a thread. Work that waits at the same time is committed together.
 
-    Without a path the database is in memory: there is no thread, and work is done at once. `connect` opens it.
+    Without a path the database is in memory: there is no thread, and work is done at once.
     """
 
     loop: asyncio.AbstractEventLoop  # of the last caller of `submit`
 
     def __init__(self, path: Path | None, connect: Callable[[], apsw.Connection]) -> None:
+        self._has_thread = path is not None
         self._path = path or Path(":memory:")  # for messages
         self._connect = connect
-        self._has_thread = path is not None
         self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._connection: apsw.Connection | None = None

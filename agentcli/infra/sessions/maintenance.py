@@ -44,14 +44,14 @@ _FAULTS = {  # by kind; the statement `KIND_faults` finds them
 
 async def remove(db: tables.Tables, session_id: str) -> None:
     """Move a session to the trash."""
-    batch = await db.value("SELECT max(trashed) + 1 FROM sessions WHERE id = :id", id=session_id)
-    await _move(db, session_id, source=0, target=batch)
-    await db.rows(tables.SQL["hand_over"], id=session_id, batch=batch)  # shared entries now belong to a fork
+    new_batch = await db.value("SELECT max(trashed) + 1 FROM sessions WHERE id = :id", id=session_id)
+    await _move(db, session_id, source=0, target=new_batch)
+    await db.rows(tables.SQL["hand_over"], id=session_id, batch=new_batch)  # shared entries now belong to a fork
     await db.rows(db.forget_stream, id=session_id)
 
 
 async def _move(db: tables.Tables, session_id: str, *, source: float, target: float) -> None:
-    """Move a session and its subagents between batches: 0 is not the trash; a later session with its id has another."""
+    """Move a session and its subagents between batches: 0 is outside the trash, each removal makes a new one."""
     names = {"id": session_id, "agents": subagents_owner(session_id), "source": source, "target": target}
     for table, id in (("sessions", "id"), ("entries", "session_id")):
         where = f"{id} IN ({_FAMILY}) AND trashed = :source"
@@ -171,8 +171,7 @@ async def redact(db: tables.Tables, session_id: str, secrets: Secrets) -> int:
         # A title is the beginning of a prompt and may end in the middle of a secret, so it is built again.
         entries = await tables.entries_of(db, id, trashed=trashed)
         where = "WHERE id = :id AND trashed = :trashed"
-        old_name = await db.value(f"SELECT name FROM sessions {where}", id=id, trashed=trashed)  # noqa: S608 - constant text
-        name, _ = secrets.redact(old_name)
+        name, _ = secrets.redact(await db.value(f"SELECT name FROM sessions {where}", id=id, trashed=trashed))  # noqa: S608
         await db.rows(
             f"UPDATE sessions SET title = :title, last_prompt = :last_prompt, name = :name {where}",  # noqa: S608
             title=title_of(entries),
@@ -187,7 +186,7 @@ async def redact(db: tables.Tables, session_id: str, secrets: Secrets) -> int:
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """A fault of the file as a whole, or of one entry, without which its session goes on."""
+    """A fault of the file as a whole, or of one entry. A session is opened without its faulty entries."""
 
     kind: str  # `file`, or for an entry `checksum`, `parent` or `order`
     text: str
@@ -232,7 +231,7 @@ def check(path: Path) -> CheckReport:
 
 
 def _faults(path: Path) -> list[Fault]:
-    """Return a file's faults. Entries are only checked in files of this version; a write upgrades older files."""
+    """Return a file's faults. Those of entries are only found in files of this version; writing upgrades older ones."""
     if database.is_emptied(path):
         return [Fault("file", "The file is damaged: it is empty.")]
     faults: list[Fault] = []
@@ -255,7 +254,7 @@ def _faults(path: Path) -> list[Fault]:
 
 
 def copy_lock(path: Path, *, timeout_s: float) -> FileLock:
-    """Return the lock that one program holds while it copies or repairs a file. Entering it raises `TimeoutError`."""
+    """Return the lock of the program that copies a file or `wipe`s it. Entering it raises `TimeoutError`."""
     folder = path.parent / "locks"
     make_private_folder(folder)
     return FileLock(folder / f"{path.name}.copy", timeout_s=timeout_s)
@@ -297,9 +296,9 @@ def wipe(path: Path) -> None:
 def repair(path: Path) -> CheckReport:
     """Replace a damaged file with a sound one, and keep the damaged file beside it.
 
-    The new file is a rewrite of the old one, or the copy if that is not possible. If only single entries are damaged,
-    the file stays, because the copy lacks entries that were stored later. Raises `StorageError` if nothing could be
-    done, also if a session is open.
+    The new file is a rewrite of the old one, or the daily copy if that is not possible. If only single entries are
+    damaged, the file stays, because the copy lacks entries that were stored later. Raises `StorageError` if a session
+    is open, or the file cannot be replaced.
     """
     before = check(path)
     if not before.is_file_damaged:
@@ -318,7 +317,7 @@ def repair(path: Path) -> CheckReport:
             restored_from = 0.0
             if database.is_emptied(path) or not _rewrite(path, new):
                 left = _faults(copy) if copy.exists() else before.found
-                if has_file_fault(left):  # there is nothing sound to restore
+                if has_file_fault(left):  # there is no sound copy to restore
                     return before
                 new, restored_from = Path(folder, "copy.db"), copy.stat().st_mtime
                 shutil.copyfile(copy, new)

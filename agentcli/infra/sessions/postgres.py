@@ -131,7 +131,7 @@ async def _make_tables(db: Connection, server: str) -> None:
 
 async def _value(db: Connection, query: str, *parameters: Any) -> Any:
     row = await (await db.execute(query, parameters)).fetchone()
-    return row and row[0]
+    return row[0] if row else None
 
 
 def _storable(text: str) -> str:
@@ -202,12 +202,12 @@ class Leases:
         while True:
             async with self._database.transaction() as db:
                 epoch = await _value(db, _SQL["take_lease"], session_id, self.owner, self._address)
+                waits = epoch is None and take_over and time.monotonic() <= deadline
                 if epoch is None and take_over:
-                    is_wanted = time.monotonic() <= deadline
-                    await db.execute(_SQL["want_lease"], (is_wanted, session_id, is_wanted))
+                    await db.execute(_SQL["want_lease"], {"wanted": waits, "id": session_id})
             if epoch is not None:
                 break
-            if not (take_over and is_wanted):
+            if not waits:
                 raise SessionInUse(session_id, refuses_take_over=take_over)
             await asyncio.sleep(0.1)
         lease = Lease(self, session_id, epoch)

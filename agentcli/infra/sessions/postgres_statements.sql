@@ -29,7 +29,7 @@ WITH mine AS (
 SELECT session_id, epoch, wanted FROM agentcli.leases WHERE owner = %(owner)s AND session_id = ANY(%(ids)s)
 
 -- name: want_lease
-UPDATE agentcli.leases SET wanted = %s WHERE session_id = %s AND wanted IS DISTINCT FROM %s
+UPDATE agentcli.leases SET wanted = %(wanted)s WHERE session_id = %(id)s AND wanted IS DISTINCT FROM %(wanted)s
 
 -- The row stays, so that no epoch is used twice.
 -- name: release_lease

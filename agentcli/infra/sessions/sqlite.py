@@ -22,8 +22,8 @@ from agentcli.settings.files import folder_text, make_private_folder
 
 _LARGE_BYTES = 64 * 1024 * 1024  # a larger database is copied while the program runs, not at its end
 _COPY_DELAY_S = 60.0  # a program that ends earlier need not begin a copy
-_REPAIR_PATIENCE_S = 20.0  # the longest wait for another program that repairs or copies
-_BATCH = 2_000  # entries indexed in one transaction, during which other writers wait
+_COPY_LOCK_TIMEOUT_S = 20.0  # the longest wait for another program that copies the database
+_BATCH = 2_000  # entries that are indexed in one transaction, during which other writers wait
 
 log = logging.getLogger(__name__)
 
@@ -156,7 +156,7 @@ class SqliteSessions(_WriterSessions):
         from agentcli.infra.sessions import maintenance
 
         try:
-            with maintenance.copy_lock(self.path, timeout_s=_REPAIR_PATIENCE_S):
+            with maintenance.copy_lock(self.path, timeout_s=_COPY_LOCK_TIMEOUT_S):
                 places = await super().redact(session_id, secrets)
                 await asyncio.to_thread(maintenance.wipe, self.path)
         except OSError as error:
@@ -165,7 +165,7 @@ class SqliteSessions(_WriterSessions):
         return places
 
     def _schedule_copy(self) -> None:
-        """Copy the database in a minute. If the program ends before that, `close` copies it unless it is large."""
+        """Copy the database in a minute if that is due. If the program ends earlier, `close` copies a small one."""
         if database.is_copy_due(self.path) and not (self._copy_timer and self._copy_timer.is_alive()):
             self._copy_timer = threading.Timer(_COPY_DELAY_S, _make_due_copy, (self.path,))
             self._copy_timer.daemon = True
@@ -244,7 +244,7 @@ def _move_in_agents(connection: apsw.Connection, file: Path, on_notice: Callable
         database.connect(file, on_notice).close()  # an older version is upgraded
         connection.execute("ATTACH ? AS agents", (str(file),))
         try:
-            with connection:
+            with database.transaction(connection):
                 connection.execute(tables.SQLITE["move_in_agents"])
         finally:
             connection.execute("DETACH agents")

@@ -22,7 +22,7 @@ WorkQueue = tuple[Submit, Callable[[], Awaitable[None]]]
 
 
 class Ownership:
-    """The right to write to a session, which one program has at a time. `is_wanted`: does another ask for it?."""
+    """The right to write to a session, which one program has at a time. `is_wanted` is true if another asks for it."""
 
     def __init__(self, release: Callable[[], object], is_wanted: Callable[[], bool] = lambda: False) -> None:
         self._release = release
@@ -48,7 +48,7 @@ class TableLog:
         self._ownership = ownership
         self._last_id = last_id
         self._last_seq = last_seq
-        # After a failure, such as a full disk, these are stored with the next entries.
+        # Entries that are not stored yet. After a failure, such as a full disk, they are stored with the next ones.
         self._uncommitted: list[interfaces.StoredEntries] = []
 
     def append(self, *bodies: Body, parent_id: str | None = interfaces.NEWEST) -> interfaces.AppendedEntries:
@@ -123,7 +123,7 @@ class TableSessions(ABC):
     async def _create(self, new: tables.UnstoredSession, *, has_given_id: bool) -> interfaces.SessionLog:
         ownership = await self._take_ownership(new.id)
         try:
-            # A generated id cannot be taken.
+            # A generated id is always free.
             if has_given_id and await self._read(lambda db: tables.is_stored(db, new.id)):
                 raise StorageError(f"There is a session {new.id} already: resume it with --resume {new.id}.")
         except BaseException:
@@ -274,7 +274,7 @@ class TableSessions(ABC):
 
 
 def _position_of(beginning: str | None, ids: Sequence[str]) -> int:
-    """Return the newest position of the only id with a beginning, or the last position if `beginning` is None.
+    """Return the newest position of the only id that begins so, or the last position if `beginning` is None.
 
     An id may occur twice, because a model may reuse the id of a call. Raises `StorageError` for no or several ids.
     """

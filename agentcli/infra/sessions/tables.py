@@ -27,7 +27,7 @@ from agentcli.patterns import lazy_pattern
 
 
 class _NewestId:
-    time_ms = 0  # since 1970
+    time_ms = 0  # Unix time in the id
 
 
 def new_id() -> str:
@@ -196,10 +196,10 @@ async def full_id(db: Tables, session_id: str, user_id: str | None = None) -> st
     """Return the id of the one session with this name, or whose id begins with it. Raises `StorageError`."""
     session_id = session_id.encode(errors="replace").decode()  # an argument may contain bytes that are not UTF-8
     # `end` is greater than all ids with that beginning. An exact id comes first, and finds a subagent's session, too.
-
+    # A few rows show if several sessions fit.
     rows = await db.rows(
         f"SELECT id FROM sessions WHERE trashed = 0 AND ({OF_USER} OR id = :id AND :user_id IS NULL) AND "  # noqa: S608
-        "(id >= :id AND id < :end OR name = :id AND name <> '') ORDER BY id <> :id LIMIT 3",  # shows if several fit
+        "(id >= :id AND id < :end OR name = :id AND name <> '') ORDER BY id <> :id LIMIT 3",
         id=session_id,
         end=f"{session_id}\U0010ffff",
         user_id=user_id,

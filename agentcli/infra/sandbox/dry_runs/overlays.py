@@ -177,7 +177,7 @@ class OverlayReader:
                 changes.after[path] = now
                 _open_to_owner(now)
             if now.kind == "folder":
-                waiting += [(state.joined(path, name), is_original_gone) for name in state.names_in(in_upper)]
+                waiting += [(state.joined(path, name), is_original_gone) for name in reversed(state.names_in(in_upper))]
         return changes
 
     def _count_against_limits(self, size: int) -> None:

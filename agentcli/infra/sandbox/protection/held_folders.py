@@ -90,8 +90,8 @@ class HeldFolders(dict[str, HeldFolder]):
             yield folder, basename(path)
 
     def paths_in(self, path: str) -> Sequence[str]:
-        with self.open_folder(path) as folder:  # `names_in` is in reverse order
-            return [f"{path}/{name}" for name in reversed(names_in(f"/proc/self/fd/{folder}"))]
+        with self.open_folder(path) as folder:
+            return [f"{path}/{name}" for name in names_in(f"/proc/self/fd/{folder}")]
 
     def look(self, path: str, max_bytes: int = 0) -> KeptState | None:
         """Return the state of a path, with contents up to `max_bytes`; None for nothing, a mount point, or a device."""
