@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Literal
 
 from agentcli import Message, Text
-from agentcli.conversation.compaction.digest import Passage, Scorer, pick_excerpts, split_passages
+from agentcli.conversation.compaction.digest import Scorer, Sentence, pick_excerpts, split_sentences
 from agentcli.hooks import create_context_transform
 from agentcli.library.functions import count_conversation_tokens
 from agentcli.llm.messages import ToolResult, ToolUse
@@ -123,14 +123,14 @@ def drop_oldest(messages: list[Message], room: int) -> list[Message]:
     return newest_that_fit(messages, room)
 
 
-def sentences_of(messages: list[Message]) -> Iterator[Passage]:
+def sentences_of(messages: list[Message]) -> Iterator[Sentence]:
     for number, message in enumerate(messages):
         for block in message.content:
             if isinstance(block, Text):
                 kind: Literal["prompt", "answer"] = "prompt" if message.role == "user" else "answer"
-                yield from split_passages(number, kind, message.role, block.text)
+                yield from split_sentences(number, kind, message.role, block.text)
             elif isinstance(block, ToolResult) and block.is_error:
-                yield from split_passages(number, "failure", "error", block.text)
+                yield from split_sentences(number, "failure", "error", block.text)
 
 
 def summarise_everything(messages: list[Message], room: int) -> list[Message]:

@@ -47,7 +47,7 @@ class Sentence(Struct, frozen=True):
     text: str
 
 
-def sentences_of(entry: int, kind: Kind, speaker: str, text: str) -> Iterator[Sentence]:
+def split_sentences(entry: int, kind: Kind, speaker: str, text: str) -> Iterator[Sentence]:
     """Yield the sentences of an entry's text, on one line each and not too long to become excerpts."""
     for part in _SENTENCE_END.split(text):
         if _WORD.search(part):
@@ -179,13 +179,13 @@ class DigestWriter(Struct, frozen=True, dict=True):
         for step in turn.steps:
             match step.entry.body:
                 case User() if step.entry.is_prompt and length is None:
-                    yield from sentences_of(step.number, "prompt", "User", self._typed_text(step))
+                    yield from split_sentences(step.number, "prompt", "User", self._typed_text(step))
                 case Result(result=result) as body if result.is_error and (length is None or not length.error):
                     title = call_title(body.name, inputs.get(result.tool_use_id, {}), MAX_ERROR_CHARS)
                     text = _quoted(result.text[-MAX_ERROR_CHARS:])
-                    yield from sentences_of(step.number, "failure", f"- {title} FAILED", text)
+                    yield from split_sentences(step.number, "failure", f"- {title} FAILED", text)
                 case Assistant() as reply if not calls_in(reply) and (length is None or not length.answer):
-                    yield from sentences_of(step.number, "answer", "Answer", _quoted(text_of(reply)))
+                    yield from split_sentences(step.number, "answer", "Answer", _quoted(text_of(reply)))
 
     def start_of_newest(self, step: Step) -> str | None:
         """Return the beginning of the newest prompt; None if it is short enough to stay whole."""
