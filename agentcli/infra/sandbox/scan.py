@@ -75,7 +75,7 @@ class FolderWatch:
             self._close()
 
     def take_changes(self) -> tuple[set[str], set[str]] | None:
-        """Return the folders that changed, and those that were removed or moved, since the last call; None: unknown."""
+        """Return the folders that changed, and those removed or moved, since the last call; None if that is unknown."""
         if not self.is_complete or self._process != os.getpid():
             return None
         entries: set[tuple[str, bytes]] = set()

@@ -252,9 +252,9 @@ class SecretValues:
         """Return the values that git finds in the commit outside its secret files."""
         _, tracked = self._tracked.get(root, ((), frozenset[str]()))
         names = tracked.union(str(file.relative_to(root)) for file in self._files if file.is_relative_to(root))
-        secret = [f":(exclude,literal){name}" for name in sorted(names)]
+        excluded = [f":(exclude,literal){name}" for name in sorted(names)]
         lines = "\n".join(value for value in values if "\n" not in value)  # grep reads one pattern per line
-        grep = (*_GREP, head, "--", ".", *secret)
+        grep = (*_GREP, head, "--", ".", *excluded)
         found = self._git_output(grep, root, lines.encode(errors="surrogateescape"))
         return values.intersection(found.decode(errors="surrogateescape").split("\n"))
 

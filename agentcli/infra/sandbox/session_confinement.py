@@ -172,9 +172,9 @@ class SessionConfinement:
         yield from sorted((present | _EVEN_IF_MISSING) - {".git"})
         if any(map(home.is_relative_to, roots)):
             # Shell profiles and the like are protected even if they are missing.
-            at_start = (name for name in table.uncreatable if "*" not in name)
-            at_home = (name for name in (*table.home, *present_names(home, table.names)) if (home / name).exists())
-            for name in dict.fromkeys((*at_start, *at_home)):
+            profiles = (name for name in table.uncreatable if "*" not in name)
+            existing = (name for name in (*table.home, *present_names(home, table.names)) if (home / name).exists())
+            for name in dict.fromkeys((*profiles, *existing)):
                 if name != ".git" and (sys.platform == "darwin" or not name.startswith("Library/")):  # only on macOS
                     yield home / name
         yield from (self._state, *self.limits.folders.own, *self.limits.programs(roots), *below_roots)

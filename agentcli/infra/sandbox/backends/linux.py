@@ -261,7 +261,7 @@ class Landlock(Confinement):
     def __init__(self, *, tmp: Path, python: Path | None = None) -> None:
         self._tmp = tmp
         self._python = python
-        filter_program(internet=False)  # fails for other processors before a command is to be started
+        filter_program(internet=False)  # fails here, and not at the first command, if it does not know the processor
 
     @contextmanager
     def launch(self, argv: Sequence[str], *, cwd: Path, bounds: Bounds) -> Iterator[Launch]:

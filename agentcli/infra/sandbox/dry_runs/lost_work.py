@@ -319,7 +319,7 @@ def _find_gone_files(changes: ChangeSet) -> set[str]:
         is_gone = after is None or after.kind != "file" or (before.size and not after.size)
         if before.kind == "file" and is_gone and not _NOT_COUNTED.intersection(path.split("/")):
             gone_files[path] = before
-    # A digest needs the contents, so only files that may be moved ones are read: new ones of the same size.
+    # A digest needs the contents, so digests are made only if there are new files with the size of gone ones.
     sizes = {before.size for before in gone_files.values()}
     new_files = [entry for path, entry in changes.after.items() if path not in gone_files and entry.size in sizes]
     moved_digests = {digest_of(entry) for entry in new_files if entry.kind == "file"}  # contents under other names

@@ -227,7 +227,7 @@ def _make_overlay(real_folder: str, caches: str, folder: Path) -> Overlay:
 
 
 def _find_mount_obstacle(folders: Sequence[str]) -> str:
-    """Return the reason why one of the folders cannot have an overlay, which would not show a mount in it; or ""."""
+    """Return the reason why one of the folders cannot get an overlay, or "". An overlay would not show mounts in it."""
     mounted = _mounted_file_systems()
     for folder in folders:
         if inside := next((path for _, path in mounted if path != folder and is_inside(path, folder)), ""):

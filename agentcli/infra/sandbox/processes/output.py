@@ -211,7 +211,7 @@ class _LiveOutput:
 
 
 def read_rest(file: BinaryIO, start: int, max_bytes: int, *, is_complete: bool) -> tuple[str, int]:
-    """Return a file's text from `start` on, without an unfinished last word, and where it ends; cut its middle."""
+    """Return a file's text from `start` to its last whole word, and where that ends; cut the middle of a long text."""
     end = os.fstat(file.fileno()).st_size
     file.seek(start)
     if end - start <= max_bytes:

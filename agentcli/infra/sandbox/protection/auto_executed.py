@@ -227,4 +227,4 @@ def _setting_starts_program(setting: Setting) -> bool:
         return setting.value not in _BOOLEANS  # true means git's own daemon
     if setting.section == "filter" and _LFS.fullmatch(setting.value or ""):
         return False
-    return setting.section == "pretty" or name in _PROGRAMS
+    return setting.section == "pretty" or name in _PROGRAMS  # any pretty format may check signatures
