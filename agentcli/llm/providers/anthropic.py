@@ -198,7 +198,7 @@ class SdkClient(Carrier):
             if isinstance(error, ValueError) or _is_vendor_error(error):  # ValueError: the SDK's, for a missing setting
                 raise self._no_credentials(error) from error
             raise
-        address = str(client.base_url)
+        address = str(client.base_url)  # the SDK may have chosen it, and the proxy depends on it
         self.shown_url = redacted_address(address.rstrip("/"))
         if proxy := proxy_for(address):
             proxy_tls = tls if proxy.origin.scheme == "https" else None
