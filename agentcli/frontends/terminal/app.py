@@ -76,7 +76,7 @@ class TerminalApp:
         encode = Status.to_claude_json if settings.status_format == "claude" else Status.to_json
         self._status_command = StatusCommand(settings.status_command, console.environment, console.changed, encode)
         self._composer = composer = Composer(console, context, labels)
-        composer.session_of_draft = lambda: controller.session.id if controller.has_entries else ""
+        composer.session_id = lambda: controller.session.id if controller.has_entries else ""
         self._dialogs = dialogs = Dialogs(console, controller, composer, notify=partial(self._notify, is_urgent=True))
         self.ask_secret, self.ask_question = dialogs.ask_secret, dialogs.ask_question
         self.forget_question = dialogs.forget_question
@@ -172,7 +172,6 @@ class TerminalApp:
         """Report the state to a terminal that shows the state of programs; in another one, show it in the title."""
         console, dialogs = self._console, self._dialogs
         is_busy = self.controller.is_busy or self._view.activity.clock.started is not None  # its end was not shown yet
-        title = printable(self._opener.root.name or "/")
         state = self._state_at_rest
         if dialogs.purpose == "secret":
             state = "blocked:kind=auth"
@@ -184,6 +183,7 @@ class TerminalApp:
         elif is_busy:
             state = "working"
         console.report_status(f"state={state}:app=agentcli")
+        title = printable(self._opener.root.name or "/")
         if not console.shows_status:
             title += " · asks" if dialogs.is_open else " · working" if is_busy else " · ready"
         if title != self._title and console.environment.get("TERM") != "linux":  # the Linux console has none

@@ -49,8 +49,8 @@ class Composer:
         self._console, self.area = console, console.area
         self.pastes = Pastes()
         self._drafts = context.drafts
-        self.session_of_draft: Callable[[], str] = lambda: ""  # returns the session's id once it has a prompt
-        self._draft_session = ""  # the id of the session whose draft was restored last; empty before the first prompt
+        self.session_id: Callable[[], str] = lambda: ""  # returns the open session's id once that has a prompt
+        self._restored_id = ""  # of the session whose draft was restored last; empty before the first prompt
         self.history, self._folder = context.history, context.folder
         self._entry_number = 0  # of the history entry in the input: 1 is the newest, 0 the text that is being written
         self._entry_text = ""  # that entry's text, before the person edited it
@@ -162,7 +162,7 @@ class Composer:
 
     def restore_draft(self) -> None:
         """Restore the text that was being written in this session when the program ended."""
-        draft = self._drafts.load(self._draft_session) if self._drafts is not None else None
+        draft = self._drafts.load(self._restored_id) if self._drafts is not None else None
         if draft is not None and draft.text.strip():
             put = self.put_before if self.area.buffer.text else self.put  # text that was typed meanwhile stays
             put(draft)
@@ -170,8 +170,8 @@ class Composer:
 
     def follow_session(self) -> None:
         """Restore the stored draft of a session that was opened; one that just began has none."""
-        before, self._draft_session = self._draft_session, self.session_of_draft()
-        if self._draft_session and self._draft_session != before:
+        before, self._restored_id = self._restored_id, self.session_id()
+        if self._restored_id and self._restored_id != before:
             self.restore_draft()
 
     def keep_as_draft(self, texts: Sequence[str]) -> None:
@@ -190,7 +190,7 @@ class Composer:
             return
         draft = TypedText("") if self.area.buffer.text == "?" else self.typed  # a lone ? only shows the keys
         # In a thread, because an image has megabytes, and the next key must not wait for the disk.
-        self._disk.submit(self._drafts.save, draft, self.session_of_draft())
+        self._disk.submit(self._drafts.save, draft, self.session_id())
 
     def forget_draft(self) -> None:
         """Delete the stored draft, and do not save the present text."""
@@ -198,7 +198,7 @@ class Composer:
             self._save_timer.cancel()
             self._save_timer = None
         if self._drafts is not None:
-            self._disk.submit(self._drafts.save, TypedText(""), self.session_of_draft())
+            self._disk.submit(self._drafts.save, TypedText(""), self.session_id())
 
     async def edit_outside(self) -> None:
         """Let the person edit the text in their editor, with the contents of pastes in place of their tokens."""

@@ -185,7 +185,7 @@ def status_rows(
     status: Status, columns: int, *, custom: Sequence[Row] = (), hint: str = "", vi_mode: str = ""
 ) -> list[Row]:
     """Return the status line; a narrow window drops parts from its end. `custom` rows replace the figures."""
-    if len(hint) > columns:
+    if len(hint) > columns:  # then it takes the place of all figures
         return in_rows([("warning", hint)], columns, hang=2)
     is_mode_known = status.place.session_id or status.mode != "default"  # False until the session is open
     mode = MODE_TEXTS[status.mode].name if is_mode_known else ""

@@ -126,8 +126,8 @@ class KeyLabels:
 
     def help(self) -> list[tuple[list[str], str]]:
         """Return each action's keys and effect, without actions that have no key."""
-        rows = (([*map(label, self.keys.get(action, ())), *([key] if key else [])], use) for action, key, use in _HELP)
-        return [(labels, use) for labels, use in rows if labels]
+        rows = (([*map(label, self.keys.get(action, ())), fixed_keys], use) for action, fixed_keys, use in _HELP)
+        return [(shown, use) for labels, use in rows if (shown := [*filter(None, labels)])]
 
 
 def sequence(key: str) -> tuple[str, ...]:
