@@ -257,6 +257,7 @@ class JsonItems:
             raise errors.ServerError(f"The server sent a broken event: {error}") from error
 
     def _with_joined_halves(self, data: bytes | str) -> str:
+        """Put an earlier first half before the second half here, and cut off a first half at an end."""
         text = data if isinstance(data, str) else data.decode(errors="replace")
         if self._high_surrogate and _LOW_FIRST.search(text):
             text, self._high_surrogate = _LOW_FIRST.sub(lambda quote: quote[0] + self._high_surrogate, text), ""

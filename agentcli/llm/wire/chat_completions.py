@@ -317,7 +317,7 @@ def _add_detail(details: list[dict[str, Any]], detail: Any) -> None:
         if value is None:
             last.setdefault(key, None)
         else:
-            last[key] = (last.get(key) or "") + value if key in _STREAMED_FIELDS else value
+            last[key] = ((last.get(key) or "") + value) if key in _STREAMED_FIELDS else value
 
 
 def usage_from_wire(usage: dict[str, Any], timings: dict[str, Any] | None = None) -> ours.Usage:
