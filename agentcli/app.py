@@ -76,11 +76,7 @@ class Builder:
         self.hooks = Hooks(self.plugins, self.programs)
         self.agents = Agents(plugins=self.plugins, added=options.added.agents)
         self.prefixes = PrefixBuilder(
-            config=config,
-            options=options,
-            skills=self.skills.listing,
-            agents=self.agents.listing,
-            on_notice=on_notice,
+            config=config, options=options, skills=self.skills.listing, agents=self.agents.listing, on_notice=on_notice
         )
         self._can_ask, self._is_interactive = can_ask or is_interactive, is_interactive
         self._resumes_answers, self._owns_store, self._on_notice = resumes_answers, owns_store, on_notice
