@@ -285,6 +285,13 @@ def test_of_a_private_key_that_is_cut_off_no_line_is_left() -> None:
     assert mask(f"{half}\n[cut off]\nThe rest is text.").endswith("[masked: private-key]\n[cut off]\nThe rest is text.")
 
 
+@each_row("frame", ["{}", "> {}", "key.pem:12:{}", "   12\t{}"])
+def test_of_a_private_key_whose_beginning_is_missing_no_line_is_left(frame: str) -> None:
+    _, _, cut_line, *lines, end = _KEY.splitlines()
+    rest = "\n".join(map(frame.format, [cut_line[20:], *lines, "Ab1=", end]))
+    assert mask(f"before\n{rest}\nafter") == "before\n[masked: private-key]\nafter"
+
+
 def test_the_private_part_of_a_key_of_putty_is_masked() -> None:
     head, tail = "PuTTY-User-Key-File-3: ssh-rsa\nEncryption: none\n", f"Private-MAC: {filled('{h64}')}\n"
     for body in (_BODY, f"{_BODY}\nAb1="):
