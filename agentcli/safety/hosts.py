@@ -98,10 +98,10 @@ def find_grant(grants: Iterable[HostGrant], host: str, port: int) -> HostGrant |
     return next((grant for grant in sorted(grants, key=lambda one: one.is_pattern) if grant.covers(host, port)), None)
 
 
-def read_grant(text: str, *, is_any_pattern_fine: bool = False) -> HostGrant:
+def read_grant(text: str, *, allows_any_pattern: bool = False) -> HostGrant:
     """Parse a grant. Raises `ValueError`, with a message that says what to write instead.
 
-    That includes patterns such as `*.org`, which cover too much, unless `is_any_pattern_fine`.
+    Unless it `allows_any_pattern`, it also raises for patterns such as `*.org`, which cover too much.
     """
     is_pattern = text.strip().startswith("*.")
     name_and_port = text.strip().removeprefix("*.")
@@ -109,7 +109,7 @@ def read_grant(text: str, *, is_any_pattern_fine: bool = False) -> HostGrant:
         raise ValueError(f"{text!r}: a * stands for whole names at the beginning, as in *.example.org.")
     host, port = split_port(name_and_port, default=None)
     name = read_host(host)
-    if is_pattern and not is_any_pattern_fine and ("." not in name or parse_address(name)):
+    if is_pattern and not allows_any_pattern and ("." not in name or parse_address(name)):
         raise ValueError(f"{text!r} covers too much: write *.example.org.")
     return HostGrant(name, is_pattern, port)
 

@@ -246,7 +246,7 @@ def _is_known(url: WebUrl, known_urls: Collection[str]) -> bool:
         with suppress(BadUrl):
             parsed = parse_url(known)
             over_https = msgspec.structs.replace(parsed, scheme="https", port=443)
-            if url == parsed or (parsed.port == 80 and url == over_https):  # which is safer than the known http
+            if url == parsed or (parsed.port == 80 and url == over_https):  # HTTPS is safer than the known HTTP
                 return True
     return False
 
@@ -254,7 +254,7 @@ def _is_known(url: WebUrl, known_urls: Collection[str]) -> bool:
 def _covers(grant: str, host: str, port: int) -> bool:
     """Return True if a grant covers a port of a host; a grant that cannot be read covers nothing."""
     with suppress(ValueError):
-        return hosts.read_grant(grant, is_any_pattern_fine=True).covers(host, port)
+        return hosts.read_grant(grant, allows_any_pattern=True).covers(host, port)
     return False
 
 

@@ -100,8 +100,9 @@ def read_arguments(fields: Sequence[Field], row: str, *, stops_at_operand: bool 
             continue
         if field.text != "--":
             # The shell may put a dash at its beginning: `*` also finds files that are named like options.
-            may_begin_so = field.text.startswith(UNKNOWN_TEXT) or (field.is_glob and field.text[:1] in ("*", "?", "["))
-            if (may_begin_so or field.may_vanish) and not known.is_tolerant and known.shows != "text":
+            starts_like_option = (UNKNOWN_TEXT, "*", "?", "[") if field.is_glob else UNKNOWN_TEXT
+            may_be_option = field.may_vanish or field.text.startswith(starts_like_option)
+            if may_be_option and not known.is_tolerant and known.shows != "text":
                 read.problem = "the shell may make an option of an argument"
             read.operands.append(field)
         if field.text == "--" or stops_at_operand:

@@ -239,8 +239,9 @@ def judge_redirects(redirects: Iterable[Redirect], state: State, check: ReadChec
     found = RedirectEffects()
     for redirect in redirects:
         operator, target = redirect.operator, state.expand(redirect.target)
-        is_copy = operator in (">&", "<&") and re.fullmatch(r"\d+-?|-", target.text)  # `2>&1`; `>&x` writes a file
-        if is_copy or operator in ("<<", "<<-", "<<<"):
+        # `2>&1` copies a descriptor, and `2>&-` closes it; `>&x` writes a file.
+        opens_no_file = operator in (">&", "<&") and re.fullmatch(r"\d+-?|-", target.text)
+        if opens_no_file or operator in ("<<", "<<-", "<<<"):
             continue
         if why := _target_problem(operator, target, check):
             found.problem = found.problem or why

@@ -67,9 +67,9 @@ Judge = Callable[[Sequence[Field], State], str]
 def _netcat_catastrophe(arguments: Sequence[Field], state: State) -> str:
     """Refuse `nc -e`, `nc -c`, `ncat --exec` with a shell, or with a program that may be one."""
     for field, follower in itertools.zip_longest(arguments, arguments[1:], fillvalue=Field("")):
-        if found := re.fullmatch(r"(?P<how>-[A-Za-z]*?[ec]|--(sh-|lua-)?exec=?)(?P<program>(?s:.*))", field.text):
+        if found := re.fullmatch(r"(?P<option>-[A-Za-z]*?[ec]|--(sh-|lua-)?exec=?)(?P<program>(?s:.*))", field.text):
             # A program that is not known may be a shell. But `-c` alone proves nothing: it can also mean encryption.
-            may_be_shell = not follower.is_known and not found["how"].endswith("c")
+            may_be_shell = not follower.is_known and not found["option"].endswith("c")
             if may_be_shell or re.search(_SHELL, found["program"]) or re.search(_SHELL, follower.text):
                 return REVERSE_SHELL
     return ""
@@ -236,7 +236,7 @@ def _ruins_found_files(words: Sequence[Field]) -> bool:
     """Return True if a command of `-exec`, perhaps inside wrappers, deletes or damages the files that `find` found."""
     while words and (wrapper := find_wrapper(words)) is not None:
         words = wrapper.inner
-    name, ruined = words[0].text.rpartition("/")[2] if words else "", words[1:]
+    name, ruined = name_of(words), words[1:]
     if name in ("mv", "cp", "install"):  # a move takes its sources away, a copy overwrites its target
         sources, targets = sources_and_targets(ruined)
         ruined = sources if name == "mv" else targets

@@ -30,6 +30,7 @@ def _host_in(found: re.Match[str]) -> str:
     return f"{found[1]}:{port}" if 0 < port < 65_536 and port not in WEB_PORTS else found[1]
 
 
+_OUTPUT_OPTION = re.compile(r"-[a-zA-Z]*[oO]|--output|--output-document|-P|--directory-prefix")
 _OUTPUT_IN_OPTION = re.compile(r"(?:-[a-zA-Z]*[oO](?=.*/)|--output(?:-document)?=)(.+)")  # `-so/x`, `--output=x`
 _UPLOAD_OPTION = re.compile(r"-[a-zA-Z]*T|--(?:upload|post|body)-file")
 _UPLOADED_FILE = re.compile(rf"(?:(?:-[a-zA-Z]*d)?@|[^=]*=[@<]|(?:{_UPLOAD_OPTION.pattern})=?)([^;]+)")
@@ -72,7 +73,7 @@ def absolute_paths(fields: Sequence[Field], state: State) -> tuple[str, ...]:
 
 
 def operands_of(arguments: Sequence[Field], letters_with_value: str = "") -> list[Field]:
-    """Return the arguments that are neither options nor values, which the options in `letters_with_value` take."""
+    """Return the arguments that are neither options nor the values of those in `letters_with_value`, such as `-n 5`."""
     operands: list[Field] = []
     remaining = list(reversed(arguments))
     while remaining:
@@ -90,8 +91,7 @@ def _effect_on_operands(kind: str, letters_with_value: str = "", skipped: int = 
     """Return a function for programs with one effect, a field of `Effects`, on all operands but the `skipped` first."""
 
     def effects(arguments: Sequence[Field], state: State) -> Effects:
-        operands = operands_of(arguments, letters_with_value)
-        return Effects(**{kind: absolute_paths(operands[skipped:], state)})
+        return Effects(**{kind: absolute_paths(operands_of(arguments, letters_with_value)[skipped:], state)})
 
     return effects
 
@@ -162,27 +162,26 @@ def _ddrescue_effects(arguments: Sequence[Field], state: State) -> Effects:
 
 
 def _download_effects(arguments: Sequence[Field], state: State) -> Effects:
-    is_output_option = re.compile(r"-[a-zA-Z]*[oO]|--output|--output-document|-P|--directory-prefix").fullmatch
-    pairs = itertools.pairwise(arguments)
+    """Return the effects of curl, wget and the like: the hosts, the files they write, and those they upload."""
+    pairs = [*itertools.pairwise(arguments)]  # an option and the word after it
     # In `curl -O URL`, the word after the option is not its value.
-    writes = [value for option, value in pairs if is_output_option(option.text) and not _URL.match(value.text)]
-    writes += [Field(found[1]) for field in arguments if (found := _OUTPUT_IN_OPTION.fullmatch(field.text))]
+    written = [word for option, word in pairs if _OUTPUT_OPTION.fullmatch(option.text) and not _URL.match(word.text)]
     # `is`, because equal words may mean different things: `curl -o example.org example.org` has a file and a host.
-    others = [field.text for field in arguments if not any(field is value for value in writes)]
-    hosts = tuple(_host_in(found) for text in others if (found := _URL.match(text) or _HOST.fullmatch(text)))
-    # Uploaded files: `curl -d @file`, `-F name=@file`, `-T file`, `wget --post-file=file`. `-` is the standard input.
-    uploads = [value.text for option, value in itertools.pairwise(arguments) if _UPLOAD_OPTION.fullmatch(option.text)]
-    uploads += [found[1] for field in arguments if (found := _UPLOADED_FILE.match(field.text))]
-    reads = [Field(name) for name in uploads if name != "-"]
-    return Effects(reads=absolute_paths(reads, state), writes=absolute_paths(writes, state), hosts=hosts or (UNKNOWN,))
+    other_words = [field.text for field in arguments if not any(field is file for file in written)]
+    hosts = tuple(_host_in(found) for text in other_words if (found := _URL.match(text) or _HOST.fullmatch(text)))
+    written += [Field(found[1]) for field in arguments if (found := _OUTPUT_IN_OPTION.fullmatch(field.text))]
+    # `curl -T file`, `wget --post-file=file`, `curl -d @file`, `-F name=@file`; `-` is the standard input.
+    names = [word.text for option, word in pairs if _UPLOAD_OPTION.fullmatch(option.text)]
+    names += [found[1] for field in arguments if (found := _UPLOADED_FILE.match(field.text))]
+    uploaded = absolute_paths([Field(name) for name in names if name != "-"], state)
+    return Effects(reads=uploaded, writes=absolute_paths(written, state), hosts=hosts or (UNKNOWN,))
 
 
 def _ssh_effects(arguments: Sequence[Field], state: State) -> Effects:
     """Return the effects of ssh, whose first operand is a host; the other operands are run there."""
     operands = operands_of(arguments, "bcDEeFIiJLlmOopQRSWw")
     host = operands[0].text.rpartition("@")[2] if operands else UNKNOWN
-    program = tuple(field.text for field in operands[1:2])
-    return Effects(reads=(UNKNOWN,), hosts=(host,), runs=program)
+    return Effects(reads=(UNKNOWN,), hosts=(host,), runs=tuple(field.text for field in operands[1:2]))
 
 
 def _remote_copy_effects(arguments: Sequence[Field], state: State) -> Effects:
@@ -200,24 +199,24 @@ _GIT_READERS = ("blame", "cat-file", "describe", "diff", "grep", "log", "ls-file
 
 
 def _git_effects(arguments: Sequence[Field], state: State) -> Effects:
-    subcommand = git_words([Field("git"), *arguments])  # with its arguments
+    subcommand = git_words([Field("git"), *arguments])  # and the words after it
     options_of_git = arguments[: len(arguments) - len(subcommand)]
     for option, folder in itertools.pairwise(options_of_git):
         if option.text == "-C":
             state = state.entering(folder)
-    words = [field.text for field in operands_of(subcommand, "Cc")]  # `HEAD` in `git commit -C HEAD` is a value
+    words = [field.text for field in operands_of(subcommand, "Cc")]  # without the `HEAD` of `git commit -C HEAD`
     name = words[0] if words else ""
     here = absolute_paths([Field(".")], state)  # the text does not show which files of the repository are used
     if name in ("push", "fetch", "pull", "clone", "ls-remote", "submodule", "remote"):
         found = (_URL.match(word) or _REMOTE_PATH.match(word) for word in words)
         hosts = tuple(_host_in(host) for host in found if host) or (UNKNOWN,)
-        target = absolute_paths(operands_of(subcommand, "bcoju")[2:3], state) if name == "clone" else ()
-        return Effects(reads=here, writes=() if name == "push" else (*here, *target), hosts=hosts, runs=("git",))
+        cloned = absolute_paths(operands_of(subcommand, "bcoju")[2:3], state) if name == "clone" else ()
+        return Effects(reads=here, writes=() if name == "push" else (*here, *cloned), hosts=hosts, runs=("git",))
     deletes = absolute_paths(operands_of(subcommand)[1:], state) if name == "rm" else ()
     may_write = any(not field.is_known or field.text.startswith("--output") for field in subcommand)
     only_reads = name in _GIT_READERS and not may_write
-    made = absolute_paths(operands_of(subcommand, "bB")[2:3], state) if words[:2] == ["worktree", "add"] else ()
-    return Effects(reads=here, writes=() if only_reads else (*here, *made), deletes=deletes, runs=("git",))
+    worktree = absolute_paths(operands_of(subcommand, "bB")[2:3], state) if words[:2] == ["worktree", "add"] else ()
+    return Effects(reads=here, writes=() if only_reads else (*here, *worktree), deletes=deletes, runs=("git",))
 
 
 def _sed_effects(arguments: Sequence[Field], state: State) -> Effects:

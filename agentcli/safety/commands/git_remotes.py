@@ -4,7 +4,6 @@ import posixpath
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import reduce
 
 from msgspec.structs import replace
 
@@ -14,8 +13,10 @@ from agentcli.safety.commands.reads import read_git_call
 from agentcli.safety.commands.records import Effects, GitSetup, WorkspaceView
 from agentcli.safety.hosts import WEB_PORTS, read_host, split_port
 
-_URL = re.compile(r"(https?|ssh|git\+ssh|ssh\+git)://(?:[^/?#]*@)?([^/?#@]*)(?:/.*)?", re.DOTALL)
-_SSH_PATH = re.compile(r"(?:[^/:]*@)?([^/:@]+):(?!:|//).*", re.DOTALL)  # `user@host:path`; `ext::…` names a program
+_URL = re.compile(r"(?:https?|ssh|git\+ssh|ssh\+git)://(?:[^/?#]*@)?(?P<address>[^/?#@]*)(?:/.*)?", re.DOTALL)
+_SSH_PATH = re.compile(
+    r"(?:[^/:]*@)?(?P<address>[^/:@]+):(?!:|//).*", re.DOTALL
+)  # `user@host:path`; `ext::…` names a program
 
 
 def with_remotes(effects: Effects, words: Sequence[Field], state: State, workspace: WorkspaceView) -> Effects:
@@ -25,16 +26,19 @@ def with_remotes(effects: Effects, words: Sequence[Field], state: State, workspa
         state = state.entering(option_value)
     if call.problem or not call.words or not state.folders:
         return effects
-    name, found = call.words[0].text, list[Effects | None]()  # None: it is not certain what is reached
+    name, combined = call.words[0].text, replace(effects, hosts=())
     for folder in state.folders:
-        if (setup := workspace.git_setup(folder)) is None:
+        setup = workspace.git_setup(folder)
+        remotes = _find_remotes(call.words, setup) if setup is not None else []
+        if setup is None or not remotes:
             return effects
         base = folder if name == "clone" else setup.top or folder  # in a repository, git works in its top folder
-        remotes = _find_remotes(call.words, setup)
-        urls = [url for remote in remotes for url in _urls_of(remote, setup, name)]
-        found += [_effect_of(url, base, is_push=name == "push") for url in urls or [""]]
-    certain = [effect for effect in found if effect is not None]
-    return reduce(Effects.__or__, certain, replace(effects, hosts=())) if len(certain) == len(found) else effects
+        for url in [url for remote in remotes for url in _urls_of(remote, setup, name)]:
+            effect = _effect_of(url, base, is_push=name == "push")
+            if effect is None:
+                return effects
+            combined |= effect
+    return combined
 
 
 def _find_remotes(words: Sequence[Field], setup: GitSetup) -> list[str]:
@@ -46,7 +50,8 @@ def _find_remotes(words: Sequence[Field], setup: GitSetup) -> list[str]:
     read = read_arguments(words, row) if row else None
     if read is None or read.problem or any(not each.is_known or each.is_glob for each in read.operands):
         return []
-    operands, known = [field.text for field in read.operands], [name for name, _ in setup.sections("remote", "url")]
+    operands = [field.text for field in read.operands]
+    known = [remote for remote, _ in setup.sections("remote", "url")]
     if name == "remote update" and not operands and not setup.values("remotes.default"):
         return known
     if name.startswith("remote "):
@@ -82,9 +87,9 @@ def _effect_of(url: str, base: str, *, is_push: bool) -> Effects | None:
         return Effects(reads=(folder,), writes=(folder,) if is_push else (), remotes=(folder,))
     if not (found := _URL.fullmatch(url) or _SSH_PATH.fullmatch(url)):
         return None
-    address, is_web = found[found.lastindex or 1], url.startswith(("http://", "https://"))
-    with suppress(ValueError):
-        host, port = split_port(address, default=None)
+    is_web = url.startswith(("http://", "https://"))
+    with suppress(ValueError):  # of a host or port that is not valid
+        host, port = split_port(found["address"], default=None)
         host = read_host(host)
         host = f"[{host}]" if ":" in host else host  # IPv6
         shown = host if port is None or port in WEB_PORTS else f"{host}:{port}"

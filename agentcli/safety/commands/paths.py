@@ -114,7 +114,7 @@ class ReadCheck:
 
     def _may_read(self, path: str, shows: str) -> bool:
         is_public_file = path in _PUBLIC_FILES and shows in ("content", "lines", "search", "sizes")
-        is_public_folder = path in _COMMON_FOLDERS and shows in ("lines", "sizes")  # of a folder, nothing
+        is_public_folder = path in _COMMON_FOLDERS and shows in ("lines", "sizes")  # these show nothing of a folder
         if is_public_file or is_public_folder or self.workspace.is_readable(Path(path)):
             return True
         # A listing of the readable folder around a secret file shows its facts, too. `x/..` has another parent.
@@ -255,8 +255,8 @@ _ENDING_IN_PATH = tuple(
 def sensitive_files(layers: Sequence[Sequence[Field]], state: State) -> tuple[str, ...]:
     """Return the secret and auto-executed files that the words of a command name, also as a part of an option.
 
-    Left out are the script of an interpreter, and auto-executed files if the effects name all that the command writes.
-    `layers` are its words with and without each wrapper.
+    The script of an interpreter is left out. Auto-executed files are, too, if the command only reads or its effects
+    name every file that it writes. `layers` are its words with and without each wrapper.
     """
     found: list[str] = []
     for fields in layers:

@@ -35,7 +35,7 @@ def _git_problem(fields: Sequence[Field], check: ReadCheck) -> str:
             return f"git may run a program: {setting}"
     name, arguments = call.words[0].text, call.words[1:]
     if [field.text for field in arguments] in (["--help"], ["-h"]):
-        return f"git {name} may be an alias or a program"  # to which git gives the option
+        return f"git {name} may be an alias or a program"  # which gets the option from git
     if re.search(_SIGNATURE, "\0".join(field.text for field in arguments)):
         return "git checks signatures with the program that is set for it"
     return _git_subcommand_problem(name, arguments, check)
@@ -53,7 +53,7 @@ def _git_subcommand_problem(name: str, arguments: Sequence[Field], check: ReadCh
     row, _, listing_options = row.partition(" | ")  # with one of these it only lists; see `[git]` in only_reading.ini
     read = read_arguments(arguments, row)
     if listing_options:
-        lists_by_default = name != "clean" and not read.operands
+        lists_by_default = name != "clean" and not read.operands  # `git clean` alone deletes
         only_lists = lists_by_default or not {*listing_options.split()}.isdisjoint(read.option_names)
         return read.problem or ("" if only_lists else f"git {name} changes something")
     paths = [each for field in read.operands for each in _paths_in_revision(field)]

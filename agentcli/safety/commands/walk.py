@@ -39,9 +39,9 @@ def analyse(command: str, *, workspace: WorkspaceView) -> CommandAnalysis:
     too_long = "the command is too long to check" if len(command) > MAX_CHARS else ""
     command = f"{command[:200]}…" if too_long else command
     # Bash treats these characters like letters; people and other programs see nothing, a blank or a line end.
-    odd = min((char for char in set(command) if not _is_shown(char)), default="")  # `min`: a set has no fixed order
-    text = "".join(char if _is_shown(char) else "\ufffd" for char in command) if odd else command
-    disguise = f"it contains an invisible or misleading character (U+{ord(odd):04X})" if odd else ""
+    hidden = min((char for char in set(command) if not _is_shown(char)), default="")  # `min`: a set has no fixed order
+    text = "".join(char if _is_shown(char) else "\ufffd" for char in command) if hidden else command
+    disguise = f"it contains an invisible or misleading character (U+{ord(hidden):04X})" if hidden else ""
     home_change = "it changes HOME and uses it" if _CHANGES_HOME.search(text) and _USES_HOME.search(text) else ""
     doubt = too_long or disguise or home_change
     scratch = _scratch_files(text)
@@ -91,8 +91,9 @@ def _combine_verdicts(walk: "Walk", doubt: str, text: str) -> CommandAnalysis:
         ("ask" if shows_secret else "allow", "it may show a variable that holds a secret"),
     ]
     worst, reason = max(found, key=lambda each: _RANKS[each[0]])
+    must_ask = walk.must_ask
     if worst == "block" and (syntax_error := read_commands(text).syntax_error):  # bash would run nothing of it
-        walk.must_ask = f"a part of it would be refused: {reason}"
+        must_ask = f"a part of it would be refused: {reason}"
         worst, reason = "ask", syntax_error
     effects = reduce(Effects.__or__, (segment.effects for segment in walk.segments), Effects())
     if problem:  # more may run than the segments show; list at least the programs that are visible, for the person
@@ -105,7 +106,7 @@ def _combine_verdicts(walk: "Walk", doubt: str, text: str) -> CommandAnalysis:
         reason=reason,
         effects=effects,
         problem=doubt or problem,
-        doubts=Doubts(effects=walk.script_effects, must_ask=walk.must_ask, unreadable=walk.unreadable),
+        doubts=Doubts(effects=walk.script_effects, must_ask=must_ask, unreadable=walk.unreadable),
         deletes_unseen=walk.deletes_unseen if problem else "",
     )
 
@@ -277,8 +278,8 @@ class Walk:
             effects |= Effects(reads=named_secrets(layers, values, state), names=sensitive_files(layers, state))
         segment = structs.replace(segment, reason=program_problem or problem, effects=segment.effects | effects)
         # A script that leads to a question makes the command ask.
-        grave = next((each.reason for each in script_segments if each.verdict == "ask"), "")
-        self._add_segment(segment, state, catastrophe=catastrophe, layers=layers, values=values, grave=grave)
+        ask_reason = next((each.reason for each in script_segments if each.verdict == "ask"), "")
+        self._add_segment(segment, state, catastrophe=catastrophe, layers=layers, values=values, ask_reason=ask_reason)
         return calls.states_after(call, state)
 
     def _effects_of_program(self, node: CommandNode, call: calls.ProgramCall, state: State) -> Effects:
@@ -338,17 +339,19 @@ class Walk:
         catastrophe: str = "",
         layers: Sequence[tuple[Field, ...]] = (),
         values: Sequence[str] = (),
-        grave: str = "",
+        ask_reason: str = "",
     ) -> None:
         """Decide the verdict of a segment and add it. Its `reason` says why it may do more than read.
 
-        `catastrophe` says why it must never run, `grave` why it must ask; the others are those of `reason_to_ask`.
+        `catastrophe` says why it must never run, and `ask_reason` why a dry run of it is not enough. For `layers` and
+        `values` see `reason_to_ask`, which finds further reasons.
         """
         if catastrophe:
             segment = structs.replace(segment, verdict="block", reason=catastrophe, allow_forms=())
         elif why := segment.reason:
-            grave = grave or reason_to_ask(layers, values, segment.effects, ReadCheck(self.workspace, state), why=why)
-            segment = structs.replace(segment, verdict="ask" if grave else "try", reason=grave or why)
+            check = ReadCheck(self.workspace, state)
+            ask_reason = ask_reason or reason_to_ask(layers, values, segment.effects, check, why=why)
+            segment = structs.replace(segment, verdict="ask" if ask_reason else "try", reason=ask_reason or why)
         else:
             segment = structs.replace(segment, reason=_ONLY_READS)
         if segment not in self.segments[-_RECENT:]:

@@ -42,7 +42,7 @@ class Masker:
         self._with_spaces = [form for form in self._forms if re.search(r"\s", form)]
         raw = [bytes_for_search(form) for form in self._forms]
         kind = Implementation.DFA if sum(map(len, raw)) <= _MAX_DFA_CHARS else Implementation.ContiguousNFA
-        self._places = BytesAhoCorasick(raw, implementation=kind) if raw else None
+        self._search = BytesAhoCorasick(raw, implementation=kind) if raw else None
 
     def mask(self, text: str) -> str:
         return StreamMask(self, text).close()  # each secret becomes `[masked: kind]`
@@ -57,7 +57,7 @@ class Masker:
     def find(self, text: str) -> list[Secret]:
         """Return the known values and tokens in a text, but not private keys; in no order, and perhaps overlapping."""
         raw = bytes_for_search(text)
-        matches = self._places.find_matches_as_indexes(raw, overlapping=True) if self._places is not None else ()
+        matches = self._search.find_matches_as_indexes(raw, overlapping=True) if self._search is not None else ()
         return find_tokens(text, raw) + [
             Secret(start, end, "known-secret")
             for index, start, end in matches
@@ -152,25 +152,25 @@ class StreamMask:
 
     def _mask_certain(self, *, is_complete: bool) -> str:
         plain = self._plain = PlainText(self._written, is_complete=is_complete)
-        position = plain.before_codes(self._done)  # all text before it was returned, or is in `pieces`; as written
         pieces: list[str] = []
+        copied_end = plain.before_codes(self._done)  # what was written before it was returned, or is in `pieces`
         for secret in self._certain_secrets(is_complete=is_complete):
             start, end = plain.behind_codes(secret.start), plain.before_codes(secret.end)
             last_code = _CODE.findall(self._written[start:end])[-1:]  # it sets the style of the text behind the secret
             mark = f"[masked: {secret.rule}]" if secret.rule else ""
-            pieces += (self._written[position:start], *last_code, mark)
-            position = end
-        pieces.append(self._written[position : None if is_complete else plain.before_codes(self._done)])
+            pieces += (self._written[copied_end:start], *last_code, mark)
+            copied_end = end
+        pieces.append(self._written[copied_end : None if is_complete else plain.before_codes(self._done)])
         self._forget(self._done - 2 * MAX_CONTEXT_CHARS)  # rules look back at most `MAX_CONTEXT_CHARS`
         return "".join(pieces)
 
     def _certain_secrets(self, *, is_complete: bool) -> list[Secret]:
-        """Return the secrets that can no longer change. One without a rule extends a secret returned before."""
-        end = len(self._plain.text) if is_complete else self._masker.certain_end(self._plain.text)
-        keys, end = self._find_keys(end, is_complete=is_complete)
+        """Return the secrets that can no longer change. One without a rule is the rest of one returned before."""
+        certain_end = len(self._plain.text) if is_complete else self._masker.certain_end(self._plain.text)
+        keys, certain_end = self._find_keys(certain_end, is_complete=is_complete)
         certain: list[Secret] = []
         for secret in sorted(self._masker.find(self._plain.text) + keys, key=lambda one: (one.start, -one.end)):
-            if secret.start >= end:
+            if secret.start >= certain_end:
                 break
             if secret.end <= max(self._masked, self._done):  # inside a secret found already, or in returned text
                 continue
@@ -181,11 +181,11 @@ class StreamMask:
             else:
                 certain.append(Secret(self._done, secret.end, ""))
             self._masked = secret.end
-        self._done = max(end, self._masked)
+        self._done = max(certain_end, self._masked)
         return certain
 
-    def _find_keys(self, end: int, *, is_complete: bool) -> tuple[list[Secret], int]:
-        """Return the private keys found so far, and the position before which the text can no longer change."""
+    def _find_keys(self, certain_end: int, *, is_complete: bool) -> tuple[list[Secret], int]:
+        """Return the private keys found so far, and `certain_end` moved to where their masking can no longer change."""
         keys = [Secret(*span, PRIVATE_KEY) for span in self._key_ends]
         key, start = self._key, self._searched
         self._key = None
@@ -195,29 +195,31 @@ class StreamMask:
                 if key is None:
                     # The text may end in the middle of the line that begins a key.
                     self._searched = max(start, len(self._plain.text) - MAX_MARK_CHARS)
-                    return keys, end
-                if key.position is None or key.start >= end:  # not certainly a key: wait for more text
+                    return keys, certain_end
+                if key.known_end is None or key.start >= certain_end:  # not certainly a key: wait for more text
                     self._searched = key.start
-                    return keys, min(end, key.start)
-            assert key.position is not None
-            position, may_continue = follow_key(self._plain.text, key.position, key.frame, is_complete=is_complete)
-            keys.append(Secret(key.start, position, PRIVATE_KEY))
+                    return keys, min(certain_end, key.start)
+            assert key.known_end is not None
+            end, may_continue = follow_key(self._plain.text, key.known_end, key.frame, is_complete=is_complete)
+            keys.append(Secret(key.start, end, PRIVATE_KEY))
             if may_continue:
                 # The rest of the key starts inside the masked text, so that it extends this secret and gets no marker.
-                self._key = KeyStart(position - 1, position, key.frame)
-                return keys, position
-            end = max(end, position)
-            start, key = position, None
+                self._key = KeyStart(end - 1, end, key.frame)
+                return keys, end
+            certain_end = max(certain_end, end)
+            start, key = end, None
 
-    def _forget(self, count: int) -> None:
-        if count <= 0:
+    def _forget(self, char_count: int) -> None:
+        """Forget the first characters of the plain text, and move all positions accordingly."""
+        if char_count <= 0:
             return
-        self._written = self._written[self._plain.before_codes(count) :]  # so all positions in it move
-        self._done -= count
-        self._masked = max(0, self._masked - count)
-        self._searched = max(0, self._searched - count)
-        if self._key is not None and self._key.position is not None:
-            self._key = self._key._replace(start=self._key.start - count, position=self._key.position - count)
+        self._written = self._written[self._plain.before_codes(char_count) :]
+        self._done -= char_count
+        self._masked = max(0, self._masked - char_count)
+        self._searched = max(0, self._searched - char_count)
+        if self._key is not None and self._key.known_end is not None:
+            start, known_end = self._key.start - char_count, self._key.known_end - char_count
+            self._key = self._key._replace(start=start, known_end=known_end)
 
 
 mask, find_secrets = Masker().mask, Masker().secrets  # these find only known formats, not known values

@@ -48,7 +48,7 @@ _MIN_BODY_CHARS = 16
 
 class KeyStart(NamedTuple):
     start: int
-    position: int | None  # the key reaches at least to this position; None if only more text can show if it is a key
+    known_end: int | None  # the key reaches at least to here; None if only more text can show if it is a key
     frame: re.Pattern[str] = _KNOWN_FRAME  # what precedes each line of the key, such as line numbers
 
 
@@ -75,10 +75,10 @@ def follow_key(text: str, position: int, frame: re.Pattern[str], *, is_complete:
     while True:
         if base64_run := _REST_OF_RUN.match(text, position):
             position = base64_run.end()
-        further, is_end = _read_key_line(text, position, frame)
-        if further is None:
+        next_position, is_end = _read_key_line(text, position, frame)
+        if next_position is None:
             return position, not is_complete and len(text) - position <= _MAX_STEP_CHARS
-        position = further
+        position = next_position
         if is_end:
             return position, False
 

@@ -21,7 +21,7 @@ from msgspec import Struct, convert
 from agentcli.patterns import lazy_pattern
 from agentcli.tables import read_table
 
-_ENOUGH = 80  # characters: the beginning of a long value suffices to judge it
+_MAX_CHARS = 80  # that are judged: the beginning of a long value suffices
 
 
 _WORDS = read_table(__file__, "words")["values"]
@@ -94,7 +94,7 @@ def is_password(value: str) -> bool:
 
 def is_credential(value: str) -> bool:
     """Return True if the value of an Authorization header, without its scheme, is a secret."""
-    value = value[:_ENOUGH]
+    value = value[:_MAX_CHARS]
     if is_placeholder(value) or _VARIABLE.search(value) or value.startswith("{"):
         return False
     with suppress(ValueError):
@@ -120,7 +120,7 @@ def _is_jumbled(value: str) -> bool:
 
 def is_assigned(value: str) -> bool:
     """Return True if the value of a name such as `token` looks generated; code has many such names."""
-    value = value[:_ENOUGH]
+    value = value[:_MAX_CHARS]
     return _looks_generated(value) and not is_placeholder(value) and _VARIABLE.search(value) is None
 
 
@@ -164,10 +164,9 @@ def is_lone_word(value: str) -> bool:
 @lru_cache(256)  # in `Set-Cookie: a=1; Set-Cookie: b=2`, the second cookie is judged for both names
 def is_cookie(value: str) -> bool:
     """Return True if a cookie's value identifies a session, and is not a date, number or word."""
-    is_mixed = _is_mixed(value)
-    value = value[:_ENOUGH]
-    looks_generated = _is_jumbled(value) or (is_mixed and _letter_digit_changes(value) >= 2)
-    return looks_generated and entropy(value) > 2.5 and not (is_placeholder(value) or _VARIABLE.match(value))
+    start = value[:_MAX_CHARS]
+    looks_generated = _is_jumbled(start) or (_is_mixed(value) and _letter_digit_changes(start) >= 2)
+    return looks_generated and entropy(start) > 2.5 and not (is_placeholder(start) or _VARIABLE.match(start))
 
 
 def is_password_setting(value: str) -> bool:
@@ -181,7 +180,7 @@ def is_hidden_setting(value: str, *, is_vague: bool) -> bool:
     if is_placeholder(value) or _VARIABLE.match(value) or _PLAIN_SETTING.fullmatch(value):
         return False
     is_base64 = len(value) >= 24 and _BASE64_VALUE.fullmatch(value) and entropy(value) > 3.5 and _is_mixed(value)
-    return value.lower() not in _EXAMPLES and (not is_vague or bool(is_base64) or _looks_generated(value[:_ENOUGH]))
+    return value.lower() not in _EXAMPLES and (not is_vague or bool(is_base64) or _looks_generated(value[:_MAX_CHARS]))
 
 
 def is_discord(value: str) -> bool:

@@ -50,7 +50,7 @@ _WORD = lazy_pattern(
 
 def secret_values(text: str) -> set[str]:
     """Return the values in a text that must be masked everywhere. Each line of a private key is such a value."""
-    found = {value for value in islice(_candidates(text), _MAX_VALUES) if _is_rare(value)}
+    found = {value for value in islice(_values_of_secret_keys(text), _MAX_VALUES) if _is_rare(value)}
     for secret in find_secrets(text):
         value = text[secret.start : secret.end]
         if secret.rule == PRIVATE_KEY:
@@ -63,7 +63,7 @@ def secret_values(text: str) -> set[str]:
     return found | {value for value in map(unquote, found) if _is_rare(value)}
 
 
-def _candidates(text: str) -> Iterator[str]:
+def _values_of_secret_keys(text: str) -> Iterator[str]:
     for expression in (_PAIR, _ELEMENT, _NETRC):
         position = 0
         while pair := expression.search(text, position):
@@ -72,9 +72,11 @@ def _candidates(text: str) -> Iterator[str]:
             groups = pair.groupdict()
             position = pair.end("key") if groups["bare"] or groups.get("opens") else pair.end()
             certainty, key_ends_in_secret = _certainty(pair["key"])
-            if certainty:  # the value of a name such as `secret_santa` is not a secret if it is a plain word
-                values = (value for value in _possible_values(pair) if key_ends_in_secret or not _WORD.fullmatch(value))
-                yield from (value for value in values if is_hidden_setting(value, is_vague=certainty == "vague"))
+            for value in _possible_values(pair) if certainty else ():
+                # The value of a key such as `secret_santa` is not a secret if it is a plain word.
+                is_plain = not key_ends_in_secret and _WORD.fullmatch(value)
+                if not is_plain and is_hidden_setting(value, is_vague=certainty == "vague"):
+                    yield value
 
 
 def _certainty(key: str) -> tuple[Literal["sure", "vague", ""], bool]:

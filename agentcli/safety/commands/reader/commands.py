@@ -95,7 +95,7 @@ class CommandReader(syntax.WordReader):
                 self._note("a here-document has no end")
             start, self.at = self.at, end.end() if end else len(self.text)
             text = self.text[start : end.start() if end else None]
-            is_expanded = redirect.target.text == syntax.UNKNOWN_TEXT  # as `_read_redirection` found by the delimiter
+            is_expanded = redirect.target.text == syntax.UNKNOWN_TEXT  # set by `_read_redirection`
             if is_expanded and re.search(r"[$`\\]", text):
                 self._note("a here-document is expanded")
                 # It is expanded like a double-quoted word. Quotes in it are ordinary, so only the added one ends it.
@@ -162,7 +162,7 @@ class CommandReader(syntax.WordReader):
             elif not words and (found := _ASSIGNMENT.match(raw)):
                 if found[2] or found[3]:
                     self._note("it changes a part of a variable")
-                assignments.append((found[1], Field(field.text[found.end() :], False, field.may_vanish)))
+                assignments.append((found[1], Field(field.text[found.end() :], may_vanish=field.may_vanish)))
             else:
                 words.append(field)
                 words_text.append(raw)
@@ -267,7 +267,7 @@ class CommandReader(syntax.WordReader):
                 self._note("agentcli can't predict where a here-document ends")
             is_literal = re.search(r"[\\'\"]", raw) is not None  # a quoted delimiter prevents expansion
             self._here_documents.append((redirects[-1], target.text if is_literal else raw))
-            # `_read_here_documents` sets the text, and learns from the unknown one that the document is expanded.
+            # Only until `_read_here_documents` sets the text; `UNKNOWN_TEXT` tells it that the document is expanded.
             redirects[-1].target = Field("" if is_literal else syntax.UNKNOWN_TEXT)
         return True
 

@@ -299,16 +299,14 @@ class WordReader(ABC):
         if self.depth >= MAX_DEPTH:
             self._note("it is nested too deeply")  # the commands inside are read as if they were outside
         else:
-            script = self._read_script_in_parentheses()
-            self.substitutions.append(script)
+            self.substitutions.append(self._read_script_in_parentheses())
         return UNKNOWN_TEXT
 
     def _read_backquotes(self) -> str:
         """Read the commands in backquotes, where a backslash before a backquote, `$` or backslash is removed."""
         found = re.compile(r"`((?:[^`\\]|\\.)*)(`?)", re.DOTALL).match(self.text, self.at)
         assert found
-        is_closed = found[2] != ""
-        if not is_closed:
+        if not found[2]:
             self._note_syntax_error("a backquote is not closed")
         self._note("it uses backquotes")
         self.at = found.end()
