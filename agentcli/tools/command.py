@@ -186,10 +186,8 @@ def count_changes(changes: Sequence[ChangeSummary]) -> str:
         counts.update(dict(change.worktree))
         if change.what != "repository" and change.files:
             counts[change.outcome] += change.files
-        elif not change.worktree:  # a repository's own files are not counted
-            others.append(change.moves or f"{change.what} {change.outcome}")
-        elif change.moves:
-            others.append(change.moves)
+        else:  # a repository's own files are not counted
+            others.append(change.moves or ("" if change.worktree else f"{change.what} {change.outcome}"))
     return ", ".join(filter(None, [format_counts(counts), *dict.fromkeys(others)]))
 
 

@@ -50,12 +50,12 @@ async def run(arguments: FileRead, context: ToolContext) -> ToolOutput:
 
 def read_file(arguments: FileRead, path: Path, workspace: Workspace) -> ToolOutput:
     """Read the file at the real path `path` in the form that the model sees. Raises `ToolError`."""
-    shown, first = workspace.shown(path), arguments.offset or 1
-    choice = LineRange(
-        first=first, max_lines=arguments.limit or 2_000, max_bytes=PAGE_BYTES, max_counted=MAX_LINE_CHARS
-    )
+    shown = workspace.shown(path)
+    max_lines, max_bytes, max_counted = arguments.limit or 2_000, PAGE_BYTES, MAX_LINE_CHARS
     if arguments.limit == 0:  # the whole file, for programs
-        choice = LineRange(first=first, max_lines=MAX_TEXT_LINES, max_bytes=MAX_TEXT_BYTES, max_counted=MAX_KEPT_BYTES)
+        max_lines, max_bytes, max_counted = MAX_TEXT_LINES, MAX_TEXT_BYTES, MAX_KEPT_BYTES
+    first = arguments.offset or 1
+    line_range = LineRange(first=first, max_lines=max_lines, max_bytes=max_bytes, max_counted=max_counted)
     with files.opened(path, workspace) as (file, size):
         head = file.read(SNIFFED_BYTES)
         if media_type := media_type_of(head):
@@ -66,11 +66,11 @@ def read_file(arguments: FileRead, path: Path, workspace: Workspace) -> ToolOutp
             content = head + file.read()
             if (cells := cells_as_text(content, with_outputs=True)) is not None:
                 text = io.BytesIO(cells.encode(errors="replace"))
-                if read := read_lines(text.read(SNIFFED_BYTES), text, choice, ""):
+                if read := read_lines(text.read(SNIFFED_BYTES), text, line_range, ""):
                     workspace.files.record_digest(path, hashlib.sha256(content).digest())
                     return _format_lines(read, arguments, shown)
             file.seek(len(head))
-        read = read_lines(head, file, choice, workspace.settings.charset)
+        read = read_lines(head, file, line_range, workspace.settings.charset)
     if read is None:
         raise files.binary_file_error(shown, size)
     workspace.files.record_digest(path, read.digest)
@@ -180,7 +180,7 @@ MAX_KEPT_BYTES = 1 << 20  # of one line; the rest of it is only counted
 
 
 class LineRange(Struct, frozen=True, kw_only=True):
-    """Up to `max_lines` lines from `first` (1-based) on, until `max_bytes`; of a long line `max_counted` count."""
+    """Up to `max_lines` lines from `first` (1-based) on, until `max_bytes`; a line counts at most as `max_counted`."""
 
     first: int
     max_lines: int
@@ -199,7 +199,7 @@ class LinesRead(Struct, frozen=True, kw_only=True):
     """The chosen lines of a file, and facts about all of it."""
 
     lines: tuple[FileLine, ...]
-    is_full: bool  # the byte limit cut the choice
+    is_full: bool  # the byte limit left out some of the chosen lines
     total_lines: int
     ends_with_newline: bool
     encoding: str
@@ -207,12 +207,12 @@ class LinesRead(Struct, frozen=True, kw_only=True):
     is_certain: bool = True  # False if the encoding is a guess
 
 
-def read_lines(head: bytes, file: BinaryIO, choice: LineRange, declared_charset: str) -> LinesRead | None:
+def read_lines(head: bytes, file: BinaryIO, line_range: LineRange, declared_charset: str) -> LinesRead | None:
     """Return the chosen lines of a file whose first 64 KiB, `head`, were read already; None for a binary file."""
     guess, head_end = EncodingGuess(head), file.tell()
     if guess.encoding() is None:  # the beginning is binary: the rest need not be read
         return None
-    digest, collector = hashlib.sha256(), _LineCollector(choice)
+    digest, collector = hashlib.sha256(), _LineCollector(line_range)
     try:
         for body in _bodies(head, file, digest.update, guess):
             collector.feed(body)
@@ -226,7 +226,7 @@ def read_lines(head: bytes, file: BinaryIO, choice: LineRange, declared_charset:
         file.seek(head_end)
         if declared := declared_codec(declared_charset, head + file.read()):
             encoding, is_certain = declared, True
-    codec, errors = ("utf-8", "surrogatepass") if guess.wide else (encoding, error_handler_of(encoding))
+    codec, errors = ("utf-8", "surrogatepass") if guess.wide_encoding else (encoding, error_handler_of(encoding))
     if errors == "strict":  # another program may have changed the file since its encoding was found
         errors = "replace"
     return LinesRead(
@@ -251,7 +251,7 @@ def _decode_line(content: bytes, cut: int, encoding: str, errors: str) -> FileLi
 def _bodies(head: bytes, file: BinaryIO, hash_chunk: Callable[[bytes], None], guess: EncodingGuess) -> Iterator[bytes]:
     """Yield the bytes after the BOM; UTF-16 and UTF-32 become UTF-8. Raises `UnicodeDecodeError`."""
     chunk, skipped = head, len(guess.bom)
-    decoder = codecs.getincrementaldecoder(guess.wide)("surrogatepass") if guess.wide else None
+    decoder = codecs.getincrementaldecoder(guess.wide_encoding)("surrogatepass") if guess.wide_encoding else None
     while chunk:
         hash_chunk(chunk)
         body, skipped = chunk[skipped:], 0
@@ -268,8 +268,8 @@ def _bodies(head: bytes, file: BinaryIO, hash_chunk: Callable[[bytes], None], gu
 class _LineCollector:
     """Collects the chosen lines from the bytes it is fed, and counts all lines."""
 
-    def __init__(self, choice: LineRange) -> None:
-        self._choice = choice
+    def __init__(self, line_range: LineRange) -> None:
+        self._range = line_range
         self._line = bytearray()  # the line that has not ended yet
         self._cut = self._counted = 0  # bytes left out of that line; bytes of the chosen lines before it
         self._complete: list[tuple[bytes, int]] = []  # the chosen lines that have ended, as in `lines`
@@ -286,10 +286,10 @@ class _LineCollector:
         if not chunk:
             return
         self.ends_with_newline = chunk.endswith(b"\n")
-        to_skip = max(self._choice.first - 1 - self.newlines, 0)
+        to_skip = max(self._range.first - 1 - self.newlines, 0)
         self.newlines += chunk.count(b"\n")
-        lines_left = self._choice.max_lines - len(self._complete)
-        if self.newlines < self._choice.first - 1 or lines_left == 0 or self.is_full:
+        lines_left = self._range.max_lines - len(self._complete)
+        if self.newlines < self._range.first - 1 or lines_left == 0 or self.is_full:
             return  # before or after the chosen lines
         # The part after the skipped lines, split into the chosen ones and the rest.
         *complete, unfinished = chunk.split(b"\n", to_skip)[-1].split(b"\n", lines_left)
@@ -309,7 +309,7 @@ class _LineCollector:
 
     def _finish_line(self) -> None:
         self._complete.append((bytes(self._line), self._cut))
-        self._counted += min(len(self._line), self._choice.max_counted) + 1
-        self.is_full = self._counted > self._choice.max_bytes
+        self._counted += min(len(self._line), self._range.max_counted) + 1
+        self.is_full = self._counted > self._range.max_bytes
         self._line.clear()
         self._cut = 0

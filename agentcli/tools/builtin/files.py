@@ -141,8 +141,7 @@ async def _find_similar(path: Path, workspace: Workspace) -> list[str]:
     with suppress(ToolError, OSError):  # also `TimeoutError`, which is an `OSError`
         async with asyncio.timeout(1.0):
             await workspace.sandbox.search(Listing(workspace.real_cwd), take)
-    nearest = sorted(found, key=lambda name: (name.count("/"), name))
-    return [display_name(name) for name in nearest[:3]]
+    return [display_name(name) for name in sorted(found, key=lambda name: (name.count("/"), name))[:3]]
 
 
 def file_failure(action: str, shown: str, error: OSError, state: str = "") -> ToolError:
@@ -285,7 +284,7 @@ def _new_text(arguments: FileWrite | FileEdit, before: bytes, path: Path, worksp
         return _edit_file(arguments, before, path, workspace)
     require_encodable(arguments.content, "content")
     shown = workspace.shown(path)
-    decoded = decode(before, workspace.settings.charset) or DecodedText("", "utf-8")  # instead of a binary file
+    decoded = decode(before, workspace.settings.charset) or DecodedText("", "utf-8")  # a binary file is replaced whole
     text, preserved = arguments.content, []
     if decoded.bom or decoded.encoding != "utf-8":
         text = text.removeprefix(BOM)  # `encoded` adds the file's own

@@ -33,7 +33,7 @@ _MATCH_ROW = re.compile(rb"^\d+:", re.MULTILINE)
 
 
 async def run(arguments: GrepSearch, context: ToolContext) -> ToolOutput:
-    target = searching.searchable(arguments.path, context)
+    target = searching.search_target(arguments.path, context)
     limit = searching.result_limit(arguments, context)
 
     async def search(glob: str) -> tuple[Matches | MatchedFiles, SearchOutcome]:

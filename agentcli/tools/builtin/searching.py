@@ -35,7 +35,7 @@ class SearchTarget(msgspec.Struct, frozen=True, kw_only=True):
         return display_name(parse_name(self.prefix) + os.fsdecode(path))
 
 
-def searchable(path: str, context: ToolContext) -> SearchTarget:
+def search_target(path: str, context: ToolContext) -> SearchTarget:
     """Return the file or folder at a path. Raises `ToolError` if there is none, or it is something else."""
     workspace = context.workspace
     found = context.readable(path)
@@ -115,7 +115,7 @@ def describe_gaps(outcome: SearchOutcome) -> list[str]:
 
 
 async def run(arguments: FileList, context: ToolContext) -> ToolOutput:
-    target, sandbox = searchable(arguments.path, context), context.workspace.sandbox
+    target, sandbox = search_target(arguments.path, context), context.workspace.sandbox
     if not target.is_folder:
         raise ToolError(f"{arguments.path} is a file: use file_read.", kind="invalid_parameters")
     limit = result_limit(arguments, context)

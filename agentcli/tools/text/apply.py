@@ -71,7 +71,7 @@ def _find_replacements(text: str, edit: Edit) -> tuple[list[tuple[Match, str]], 
     require_encodable(new, "new_string")
     if edit.replace_all:  # LF and CRLF are equal, because the model cannot see which of them a line has
         matches = find_with_any_line_ends(text, old)
-        changes_words = lf(old) != lf(new)  # else it only changes line ends, and must have the file's in `old_string`
+        changes_words = lf(old) != lf(new)  # an edit that only changes line ends must quote those of the file
         if matches and (changes_words or any(_has_line_ends_of_file(text, match, old) for match in matches)):
             return [(match, _replacement(text, match, old, new)) for match in matches], ""
     elif matches := find_exact(text, old):
@@ -135,7 +135,7 @@ def _with_line_ends(text: str, match: Match, new: str) -> str:
         new_ends = _align_line_ends([*(line.removesuffix("\r") for line in lines), last], ends, new_lines)
     else:
         new_ends = [ends[0] if ends else _line_end_near(text, match)] * (len(new_lines) - 1)
-    return "".join(map("".join, zip(new_lines, [*new_ends, ""], strict=True)))
+    return "".join(line + end for line, end in zip(new_lines, [*new_ends, ""], strict=True))
 
 
 def _align_line_ends(old_lines: list[str], ends: list[str], new_lines: list[str]) -> list[str]:

@@ -49,7 +49,7 @@ def decode(content: bytes, declared: str = "") -> DecodedText | None:
     """
     guess = EncodingGuess(content[:SNIFFED_BYTES])
     body = content[len(guess.bom) :]
-    if guess.wide is None:
+    if guess.wide_encoding is None:
         guess.feed(body)
     encoding = guess.encoding()
     if encoding is None:
@@ -88,7 +88,8 @@ class EncodingGuess:
 
     def __init__(self, head: bytes) -> None:
         self.bom, encoding = next(((bom, name) for bom, name in _BOMS if head.startswith(bom)), (b"", ""))
-        self.wide = encoding if encoding not in ("", "utf-8") else None  # UTF-16 or UTF-32, for which nothing is fed
+        # UTF-16 or UTF-32, for which the BOM suffices: such a file need not be fed. None for any other encoding.
+        self.wide_encoding = encoding if encoding not in ("", "utf-8") else None
         head = b"" if self.bom else head[:SNIFFED_BYTES]  # a file with a BOM is text
         self._is_binary = b"\0" in head
         # Control characters except white space, backspace and escape.
@@ -121,8 +122,8 @@ class EncodingGuess:
 
     def encoding(self) -> str | None:
         """Return UTF-8 (a few broken bytes are allowed), else Windows-1252; None for a binary file."""
-        if self._is_binary or self.wide:
-            return self.wide
+        if self._is_binary or self.wide_encoding:
+            return self.wide_encoding  # None for a binary file
         if not self.invalid_bytes or self.bom or self._continuations > self.invalid_bytes:
             return "utf-8"
         return None if self._has_controls else "cp1252"

@@ -51,20 +51,20 @@ def _find_look_alikes(text: str, old: str) -> list[Match]:
     matches: list[Match] = []
     for start, end in _find(view.text, sought):
         first, last = view.origin(start), view.origin(end)
-        matches.append(Match(first, last, partial(_with_own_characters, lf(text[first:last]), sought)))
+        matches.append(Match(first, last, partial(_with_characters_of_file, lf(text[first:last]), sought)))
     return matches
 
 
-def _with_own_characters(own: str, old: str, new: str) -> str:
-    """Return `new` with the characters that it keeps from `old` as the file has them: `old` is `own` folded."""
-    own_lines, old_lines = lines_of(own), lines_of(old)  # of the same lengths
+def _with_characters_of_file(in_file: str, old: str, new: str) -> str:
+    """Return `new` with the characters that it keeps from `old` as they are `in_file`: `old` is that text folded."""
+    file_lines, old_lines = lines_of(in_file), lines_of(old)  # of the same lengths
     new_lines, new_views = lines_of(lf(new)), lines_of(folded(new).text)
     parts: list[str] = []
     for _, start, end, new_start, new_end in opcodes(old_lines, new_views):
         # In each stretch, the equal characters at both ends are the file's; those between them are new.
         head, tail = shared_ends("".join(old_lines[start:end]), "".join(new_views[new_start:new_end]))
-        own_part, new_part = "".join(own_lines[start:end]), "".join(new_lines[new_start:new_end])
-        parts += [own_part[:head], new_part[head : len(new_part) - tail], own_part[len(own_part) - tail :]]
+        file_part, new_part = "".join(file_lines[start:end]), "".join(new_lines[new_start:new_end])
+        parts += [file_part[:head], new_part[head : len(new_part) - tail], file_part[len(file_part) - tail :]]
     return "".join(parts)
 
 
@@ -94,10 +94,10 @@ def _find_lines(text: str, old: str, *, view_of: Callable[[str], View]) -> list[
     start = bare_text.find(sought) if sought.strip() else -1
     offsets = [0, *accumulate(map(len, lines))]  # where each line begins in the view
     matches: list[Match] = []
-    line_index = counted = 0  # the file's line `line_index` contains position `counted` of `bare_text`
+    line_index = counted_end = 0  # `bare_text` has `line_index` line feeds before position `counted_end`
     while start >= 0:
-        line_index += bare_text.count("\n", counted, start)
-        counted = start
+        line_index += bare_text.count("\n", counted_end, start)  # now that of the line that begins at `start`
+        counted_end = start
         end_index = line_index + len(old_lines)
         found_lines = lines[line_index:end_index]
         shift = learn_shift(old_lines, found_lines)
@@ -256,21 +256,21 @@ def _scaled_margin(known: dict[str, str]) -> _Rule | None:
 
     Two pairs of margins (one of them may be no margin at all) give the ratio of the steps; all others must fit it.
     """
-    chars, own_chars = set("".join(known)), set("".join(known.values()))
-    if len(chars) != 1 or len(own_chars) != 1:
+    chars, file_chars = set("".join(known)), set("".join(known.values()))
+    if len(chars) != 1 or len(file_chars) != 1:
         return None
-    (char,), (own_char,) = chars, own_chars
-    widths = sorted((len(margin), len(own)) for margin, own in known.items())  # in `old_string`, and in the file
-    first, own_first = widths[0] if len(widths) > 1 else (0, 0)  # no margin at all is assumed to be the same in both
-    step, own_step = widths[-1][0] - first, widths[-1][1] - own_first
-    if own_step <= 0:  # what is deeper in `old_string` is not deeper in the file
+    (char,), (file_char,) = chars, file_chars
+    widths = sorted((len(margin), len(in_file)) for margin, in_file in known.items())
+    first, file_first = widths[0] if len(widths) > 1 else (0, 0)  # no margin at all is assumed to be the same in both
+    step, file_step = widths[-1][0] - first, widths[-1][1] - file_first
+    if file_step <= 0:  # what is deeper in `old_string` is not deeper in the file
         return None
-    if any((own - own_first) * step != own_step * (width - first) for width, own in widths):  # not all in proportion
-        return None
+    if any((in_file - file_first) * step != file_step * (width - first) for width, in_file in widths):
+        return None  # they are not all in proportion
 
     def rule(margin: str) -> str | None:
-        added, remainder = divmod(own_step * (len(margin) - first), step)
-        is_known = set(margin) <= {char} and not remainder and own_first + added >= 0
-        return own_char * (own_first + added) if is_known else None
+        added, remainder = divmod(file_step * (len(margin) - first), step)
+        is_known = set(margin) <= {char} and not remainder and file_first + added >= 0
+        return file_char * (file_first + added) if is_known else None
 
     return rule

@@ -170,8 +170,7 @@ class _Element(NamedTuple):
 
     def painted(self, declared: dict[str, str], *, is_link: bool = False) -> _Element:
         """Return the element with the colours that CSS declares for it, or the browser's own."""
-        has_own_look = self.tag in _OWN_LOOK
-        element = self._replace(colour="unknown", background="unknown") if has_own_look else self
+        element = self._replace(colour="unknown", background="unknown") if self.tag in _OWN_LOOK else self
         if is_link:
             element = element._replace(colour=(0, 0, 238), colour_is_declared=False)
         if (ink := declared.get("color", "inherit")) not in ("inherit", "unset", "currentcolor", "initial"):

@@ -215,10 +215,8 @@ async def _as_text(page: _Page, max_chars: int) -> WebPage:
         cleaned = visible_text(text[: max_chars + _SLACK])  # cleaning all of 10 MB would take a second
         total = len(cleaned) if len(text) <= max_chars + _SLACK else len(text)
         title, text = "", cleaned
-    beginning = beginning_of(text, max_chars)
-    return WebPage(
-        url=str(page.url), title=title, content_type=kind, text=beginning, total_chars=total, notes=tuple(notes)
-    )
+    text = beginning_of(text, max_chars)
+    return WebPage(url=str(page.url), title=title, content_type=kind, text=text, total_chars=total, notes=tuple(notes))
 
 
 def media_type(content_type: str) -> str:
@@ -314,7 +312,7 @@ def _search_failure(error: ProviderError) -> ToolError:
     message = text if text.endswith((".", "!", "?")) else f"{text}."
     if isinstance(error, ConnectionFailed):
         return ToolError(f"The search could not be reached. {message}", kind="transient_error")
-    if error.status is None and not isinstance(error, AuthError):
+    if error.status is None and not isinstance(error, AuthError):  # that one may be about a key that was not sent
         return ToolError("The answer of the search does not come from Tavily. Tell the user.")
     kind, advice = _judge_status(error.status or 401, error.retry_after, _SEARCH_ADVICE, "Tell the user.")
     message = f"Tavily refused the search: {message} {advice}"
