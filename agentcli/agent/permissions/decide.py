@@ -195,7 +195,7 @@ def decide_with_exposure(facts: CallFacts, mode: Mode, rules: Rules) -> PolicyDe
 def _is_allowed_by_name(path: Path, facts: CallFacts, rules: Rules) -> bool:
     """Return True if an allow rule for reading, such as Read(.env), covers a secret file."""
     secret, base = facts.paths.find_real(str(path), "read"), facts.paths.base
-    return any(rule.names("file_read") and rule.pattern and covers_path(rule, secret, base) for rule in rules.allow)
+    return any(rule.is_about("file_read") and rule.pattern and covers_path(rule, secret, base) for rule in rules.allow)
 
 
 def suggested_rules(facts: CallFacts, mode: Mode, rules: Rules) -> tuple[str, ...]:

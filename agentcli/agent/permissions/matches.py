@@ -85,10 +85,10 @@ def _matches_of_files(facts: CallFacts, rules: Rules) -> RuleMatches:
 
     def is_denied(rule: Rule) -> bool:
         if not rule.pattern:
-            return rule.names(tool.name)
-        return any(map(rule.names, {tool.name, *same_tools})) and is_restricted(rule.pattern)
+            return rule.is_about(tool.name)
+        return any(map(rule.is_about, {tool.name, *same_tools})) and is_restricted(rule.pattern)
 
-    grants = (rule for rule in rules.allow if rule.names(tool.name))
+    grants = (rule for rule in rules.allow if rule.is_about(tool.name))
     grant = next((rule for rule in grants if all(covers_path(rule, path, base) for path in facts.files)), None)
     return RuleMatches(
         deny=next(filter(is_denied, rules.deny), None),
@@ -99,7 +99,7 @@ def _matches_of_files(facts: CallFacts, rules: Rules) -> RuleMatches:
 
 def _first_rule(rules: Iterable[Rule], tool: str, matches: Callable[[str], bool]) -> Rule | None:
     """Return the first rule about a tool that covers its call: one without a pattern, or one whose pattern matches."""
-    return next((rule for rule in rules if rule.names(tool) and (not rule.pattern or matches(rule.pattern))), None)
+    return next((rule for rule in rules if rule.is_about(tool) and (not rule.pattern or matches(rule.pattern))), None)
 
 
 def covers_path(rule: Rule, path: PathFacts, base: PatternBase) -> bool:
@@ -145,7 +145,7 @@ def _first_restriction(facts: CallFacts, command: records.CommandAnalysis, rules
     segments = (*command.segments, whole)
 
     def is_about(rule: Rule) -> bool:
-        if rule.names(facts.tool.name):
+        if rule.is_about(facts.tool.name):
             return not rule.pattern or any(records.restricts(rule.pattern, segment) for segment in segments)
         if not rule.pattern:
             return False
@@ -163,7 +163,7 @@ def _first_restriction(facts: CallFacts, command: records.CommandAnalysis, rules
 
 def _allow_rules(facts: CallFacts, command: records.CommandAnalysis, rules: list[Rule]) -> tuple[tuple[Rule, ...], str]:
     """Return the allow rules that together cover all parts of a command that do more than read, or why none apply."""
-    tool_rules = [rule for rule in rules if rule.names(facts.tool.name)]
+    tool_rules = [rule for rule in rules if rule.is_about(facts.tool.name)]
     if command.problem:  # its parts are unknown, so only a rule for all commands covers it
         found = tuple(rule for rule in tool_rules if not rule.pattern)[:1]
     else:
@@ -181,7 +181,7 @@ def _allow_rules(facts: CallFacts, command: records.CommandAnalysis, rules: list
 
 def _why_not_granted(facts: CallFacts, command: records.CommandAnalysis, rules: Sequence[Rule]) -> str:
     """Return why allow rules that cover a command do not apply: it opens a file that none of them names; else ""."""
-    grants = [rule for rule in rules if rule.pattern and rule.names(facts.tool.name) and not command.problem]
+    grants = [rule for rule in rules if rule.pattern and rule.is_about(facts.tool.name) and not command.problem]
     search = GlobSearch("dotglob" in facts.command_text)  # the command may set that option of bash
     # The effects of each part, with the patterns of the allow rules that cover it.
     parts: list[tuple[records.Effects, list[str]]] = [(command.doubts.effects, [])]
@@ -207,7 +207,7 @@ def _why_must_name(
         can_change_them = is_written and path.is_outside and contains_some
         return "contains auto-executed files, and no rule names them" if can_change_them else ""
     tools = EDITORS if path.access == "write" else {"file_read", *EDITORS}
-    by_file = (rule for rule in rules if rule.pattern and any(rule.names(tool) for tool in tools))
+    by_file = (rule for rule in rules if rule.pattern and any(rule.is_about(tool) for tool in tools))
     is_named = any(_pattern_names_file(pattern, path.given, home) for pattern in patterns)
     if is_named or any(covers_path(rule, path, base) for rule in by_file):
         return ""

@@ -29,8 +29,8 @@ class Rule(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         return f"{self.tool}({self.pattern})" if self.pattern else self.tool
 
-    def names(self, tool: str) -> bool:
-        """Return True if the rule is about a tool: by its name, by a glob, or by the name of its MCP server."""
+    def is_about(self, tool: str) -> bool:
+        """Return True for a tool that the rule names directly, by a glob, or by the name of its MCP server."""
         if self.tool == tool or ("*" in self.tool and fnmatchcase(tool, self.tool)):
             return True
         return self.tool.startswith("mcp__") and self.tool.count("__") == 1 and tool.startswith(f"{self.tool}__")
@@ -119,7 +119,7 @@ def check_rule(
     known, shown, name = list(tools), written.strip() or str(rule), rule.tool
     if rule.pattern and name.startswith("mcp__"):
         raise UsageError(f"{shown}: {name} takes {_EXAMPLES[''].format(name=name)}.")
-    named = [tool for tool in known if rule.names(tool.name)]
+    named = [tool for tool in known if rule.is_about(tool.name)]
     if any(not rule.pattern or _may_match(rule.pattern, tool) for tool in named):
         return ""
     if named:

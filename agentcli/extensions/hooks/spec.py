@@ -92,7 +92,7 @@ class HookSpec(msgspec.Struct, frozen=True, kw_only=True):
             return True
         rule = parse_rule(self.condition)
         value = next((str(input[name]) for name in _PATTERN_ARGUMENTS if name in input), "")
-        return rule.names(subject) and (not rule.pattern or fnmatchcase(value, rule.pattern))
+        return rule.is_about(subject) and (not rule.pattern or fnmatchcase(value, rule.pattern))
 
 
 def read_hooks(

@@ -173,7 +173,7 @@ class Servers:
             offer = server.approved_offer or mcp_tools.Offer()
             offered = [tool for tool in offer.tools if server.spec.offers(tool.name)]
             for tool in mcp_tools.remote_tools(server.name, offered, server.call_for_model, used_names):
-                if not self._only or any(rule.names(tool.name) for rule in self._only):
+                if not self._only or any(rule.is_about(tool.name) for rule in self._only):
                     yield tool
 
     async def attach_mentioned(self, state: AgentState, prompt_ids: Container[str], emit: Emit) -> None:

@@ -383,11 +383,11 @@ class ChildSessions(Struct, frozen=True, kw_only=True):
         """Return the parent's tools that its mode, the definition and the call allow. Raises `ToolError`."""
         definition, names = run.definition, run.arguments.tools
         denied = [Rule(name) for name in definition.denied_tools]
-        excluded = [tool.name for tool in tools if any(rule.names(tool.name) for rule in denied)]
+        excluded = [tool.name for tool in tools if any(rule.is_about(tool.name) for rule in denied)]
         tools = tools.clone(exclude=(*NOT_FOR_SUBAGENTS, *excluded))
         if definition.tools is not None:
             rules = [Rule(name) for name in definition.tools]
-            tools = tools.clone(only=[tool.name for tool in tools if any(rule.names(tool.name) for rule in rules)])
+            tools = tools.clone(only=[tool.name for tool in tools if any(rule.is_about(tool.name) for rule in rules)])
         if names is not None:
             in_call = [ALIASES.get(name, name) for name in names]
             if missing := [name for name in in_call if name not in tools]:
