@@ -208,9 +208,8 @@ def _paths_of_call(layers: Sequence[Sequence[Field]], values: Sequence[str]) -> 
     return [*paths, *(path for fields in layers for path in _path_words(fields))]
 
 
-_SYSTEM_PART = re.compile(
-    rf"{UNKNOWN_TEXT}(/(?:etc|home|root|proc|sys|boot|var|Users)/[^{UNKNOWN_TEXT}]*)"
-)  # `$X/etc/passwd`
+# The known end of a word such as `$X/etc/passwd`.
+_SYSTEM_PART = re.compile(rf"{UNKNOWN_TEXT}(/(?:etc|home|root|proc|sys|boot|var|Users)/[^{UNKNOWN_TEXT}]*)")
 _OPTION_VALUE = re.compile(r"[\w-]+=(.+)|-[A-Za-z]((?:/|\.\./|~).*)", re.DOTALL)
 # Text that may be a path, and does not look like a script or a message.
 _PATH = re.compile(r"[^\n$(){};\"'`|<>]{1,4096}")

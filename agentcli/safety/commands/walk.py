@@ -265,9 +265,7 @@ class Walk:
             return self._walk_script(node, call, call.shell, state, context=inside)
         if variable_problem and not redirects.problem and not context.problem:
             allow_forms = calls.allow_forms_with_assignments(node.assignments, call.layers[0])
-        segment = Segment(text=node.text, effects=redirects.effects, allow_forms=allow_forms, deny_forms=deny_forms)
-        if all(field.is_known for field in call.fields):
-            segment = structs.replace(segment, words=tuple(field.text for field in call.fields))
+        words = tuple(field.text for field in call.fields) if all(field.is_known for field in call.fields) else None
         check = ReadCheck(self.workspace, state)
         program_problem = problem_of(call.fields, check)
         may_do_more = program_problem or catastrophe
@@ -276,7 +274,10 @@ class Walk:
         values = [variable.partition("=")[2] for variable in (*variables, *wrapper_variables)]
         if program_problem:
             effects |= Effects(reads=named_secrets(layers, values, state), names=sensitive_files(layers, state))
-        segment = structs.replace(segment, reason=program_problem or problem, effects=segment.effects | effects)
+        reason, effects = program_problem or problem, redirects.effects | effects
+        segment = Segment(
+            text=node.text, words=words, reason=reason, effects=effects, allow_forms=allow_forms, deny_forms=deny_forms
+        )
         # A script that leads to a question makes the command ask.
         ask_reason = next((each.reason for each in script_segments if each.verdict == "ask"), "")
         self._add_segment(segment, state, catastrophe=catastrophe, layers=layers, values=values, ask_reason=ask_reason)

@@ -210,10 +210,9 @@ class StreamMask:
             start, key = end, None
 
     def _forget(self, char_count: int) -> None:
-        """Forget the first characters of the plain text, and move all positions accordingly."""
         if char_count <= 0:
             return
-        self._written = self._written[self._plain.before_codes(char_count) :]
+        self._written = self._written[self._plain.before_codes(char_count) :]  # so all positions in it move
         self._done -= char_count
         self._masked = max(0, self._masked - char_count)
         self._searched = max(0, self._searched - char_count)

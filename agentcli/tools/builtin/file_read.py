@@ -20,13 +20,7 @@ from agentcli.llm.messages import Base64Source, Document, Image, Text
 from agentcli.tools.builtin import files
 from agentcli.tools.builtin.toolset import FileRead
 from agentcli.tools.observation import MAX_LINE_CHARS, PAGE_BYTES, cut_line
-from agentcli.tools.text.encoding import (
-    SNIFFED_BYTES,
-    EncodingGuess,
-    declared_codec,
-    error_handler_of,
-    without_surrogates,
-)
+from agentcli.tools.text import encoding as encodings
 from agentcli.tools.tool import ToolContext, ToolOutput
 from agentcli.tools.workspace import Workspace
 
@@ -57,7 +51,7 @@ def read_file(arguments: FileRead, path: Path, workspace: Workspace) -> ToolOutp
     first = arguments.offset or 1
     line_range = LineRange(first=first, max_lines=max_lines, max_bytes=max_bytes, max_counted=max_counted)
     with files.opened(path, workspace) as (file, size):
-        head = file.read(SNIFFED_BYTES)
+        head = file.read(encodings.SNIFFED_BYTES)
         if media_type := media_type_of(head):
             return _format_media(head + file.read(MAX_MEDIA_BYTES), media_type, arguments, shown)
         if path.suffix == ".ipynb" and size <= files.MAX_EDITABLE_BYTES:
@@ -66,7 +60,7 @@ def read_file(arguments: FileRead, path: Path, workspace: Workspace) -> ToolOutp
             content = head + file.read()
             if (cells := cells_as_text(content, with_outputs=True)) is not None:
                 text = io.BytesIO(cells.encode(errors="replace"))
-                if read := read_lines(text.read(SNIFFED_BYTES), text, line_range, ""):
+                if read := read_lines(text.read(encodings.SNIFFED_BYTES), text, line_range, ""):
                     workspace.files.record_digest(path, hashlib.sha256(content).digest())
                     return _format_lines(read, arguments, shown)
             file.seek(len(head))
@@ -209,7 +203,7 @@ class LinesRead(Struct, frozen=True, kw_only=True):
 
 def read_lines(head: bytes, file: BinaryIO, line_range: LineRange, declared_charset: str) -> LinesRead | None:
     """Return the chosen lines of a file whose first 64 KiB, `head`, were read already; None for a binary file."""
-    guess, head_end = EncodingGuess(head), file.tell()
+    guess, head_end = encodings.EncodingGuess(head), file.tell()
     if guess.encoding() is None:  # the beginning is binary: the rest need not be read
         return None
     digest, collector = hashlib.sha256(), _LineCollector(line_range)
@@ -224,9 +218,9 @@ def read_lines(head: bytes, file: BinaryIO, line_range: LineRange, declared_char
     # Larger files cannot be edited, so their charset matters less.
     if declared_charset and not is_certain and file.tell() <= files.MAX_EDITABLE_BYTES:
         file.seek(head_end)
-        if declared := declared_codec(declared_charset, head + file.read()):
+        if declared := encodings.declared_codec(declared_charset, head + file.read()):
             encoding, is_certain = declared, True
-    codec, errors = ("utf-8", "surrogatepass") if guess.wide_encoding else (encoding, error_handler_of(encoding))
+    codec, errors = "utf-8" if guess.wide_encoding else encoding, encodings.error_handler_of(encoding)
     if errors == "strict":  # another program may have changed the file since its encoding was found
         errors = "replace"
     return LinesRead(
@@ -245,10 +239,12 @@ def _decode_line(content: bytes, cut: int, encoding: str, errors: str) -> FileLi
     decoder = codecs.getincrementaldecoder(encoding)(errors)
     text = decoder.decode(content, final=not cut)
     bytes_left, _ = decoder.getstate()  # the beginning of an incomplete character
-    return FileLine(without_surrogates(text), cut + len(bytes_left) if cut else 0)
+    return FileLine(encodings.without_surrogates(text), cut + len(bytes_left) if cut else 0)
 
 
-def _bodies(head: bytes, file: BinaryIO, hash_chunk: Callable[[bytes], None], guess: EncodingGuess) -> Iterator[bytes]:
+def _bodies(
+    head: bytes, file: BinaryIO, hash_chunk: Callable[[bytes], None], guess: encodings.EncodingGuess
+) -> Iterator[bytes]:
     """Yield the bytes after the BOM; UTF-16 and UTF-32 become UTF-8. Raises `UnicodeDecodeError`."""
     chunk, skipped = head, len(guess.bom)
     decoder = codecs.getincrementaldecoder(guess.wide_encoding)("surrogatepass") if guess.wide_encoding else None
