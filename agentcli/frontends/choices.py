@@ -62,7 +62,7 @@ def choices_for(question: events.AnyQuestion, rules: Sequence[str] = ()) -> list
                 for n, (mode, label) in enumerate(zip(modes, labels, strict=True), 1)
             ]
             return [*choices, Choice("not-yet", "n", "No, keep planning", no)]
-        case events.CommandApproval(opens=opens) if opens:
+        case events.CommandApproval(opens=opens) if opens:  # a host or files, which the dry run could not reach
             label = "No, go on without it" if opens == "host" else "No, discard the dry run"
             again = Choice("once", "y", f"Yes, run it again with the {opens}", yes)
             return [again, Choice("no", "n", label, no)]
@@ -83,7 +83,7 @@ def yes_or_no(key: str, labels: Sequence[str]) -> int | None:
 def _lasting_choices(question: events.CallApproval | events.ChangesApproval, rules: Sequence[str]) -> Iterator[Choice]:
     """Yield the other choices that agree: for the session, always (by the narrowest rule), or after a dry run."""
     lasting = Approve(question.id, allowed=True, scope="session")
-    mode = question.mode if isinstance(question, events.EditApproval) else ""
+    mode = question.mode if isinstance(question, events.EditApproval) else ""  # the one that does not ask about edits
     if mode:
         label = "Yes, and don't ask about edits again this session"
         yield Choice(f"mode:{mode}", "s", label, msgspec.structs.replace(lasting, mode=mode))

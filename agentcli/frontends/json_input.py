@@ -110,7 +110,7 @@ class InputLines:
     """
 
     def __init__(self, input: BinaryIO) -> None:
-        self._first: bytes | None = None  # the line that comes next, if it was peeked at or put back
+        self._next_line: bytes | None = None  # if it was peeked at or put back
         self._lines: asyncio.Queue[bytes | None] = asyncio.Queue()
         read_lines(input, self._lines)
 
@@ -118,17 +118,17 @@ class InputLines:
         """Peek at the first line; return None if the input is empty or no line arrives in time."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
-                self._first = await self._lines.get()
-                if self._first is None:  # the input is empty, which the iteration must see as well
+                self._next_line = await self._lines.get()
+                if self._next_line is None:  # the input is empty, which the iteration must see as well
                     self._lines.put_nowait(None)
-        return self._first
+        return self._next_line
 
     def put_back(self, line: bytes) -> None:
-        self._first = line
+        self._next_line = line
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        if self._first is not None:
-            first, self._first = self._first, None
+        if self._next_line is not None:
+            first, self._next_line = self._next_line, None
             yield first
         while (line := await self._lines.get()) is not None:
             yield line
@@ -249,9 +249,7 @@ def check_media(blocks: Sequence[Media]) -> None:
 def content_of(host: ScreenlessHost, message: InputMessage) -> tuple[Block, ...]:
     """Return a message's content. Files that a text names are attached, unless it is a command; blocks stay as sent."""
     content = message.content
-    if isinstance(content, str) and not host.command_in(content):
-        return host.attach(content)
-    return message.blocks
+    return host.attach(content) if isinstance(content, str) and not host.command_in(content) else message.blocks
 
 
 async def carry_out_control(host: ScreenlessHost, request: Control) -> None:

@@ -64,7 +64,6 @@ class DataFolder(msgspec.Struct, kw_only=True):
                 copy2(link, self.links_of(fork_id) / link.name, follow_symlinks=False)
 
     def links_of(self, session_id: str) -> Path:
-        """Return the folder with the links of a session's calls."""
         return self.folder / "calls" / quote(session_id, safe="")
 
     def content_file(self, link: Path) -> Path:
@@ -205,7 +204,7 @@ class MemoryFiles:
         return next(iter(text.strip().splitlines()), "").strip()[:_MAX_FIRST_LINE_CHARS]
 
     def view(self, name: str) -> str:
-        return self._read(name, self.place_of(name)).decode(errors="replace")
+        return self._read(name, self.path_of(name)).decode(errors="replace")
 
     def write(self, name: str, text: str, *, before: str | None = None) -> None:
         with self._locked(name) as path:
@@ -233,7 +232,7 @@ class MemoryFiles:
     @contextmanager
     def _locked(self, name: str) -> Iterator[Path]:
         """Yield the path of a memory file, and keep other sessions from writing to the memory meanwhile."""
-        path = self.place_of(name)
+        path = self.path_of(name)
         with ExitStack() as held:
             try:
                 make_private_folder(self.folder)
@@ -276,7 +275,7 @@ class MemoryFiles:
             raise OSError("it is a link")
         return read_small_file(path, max_bytes=self._max_bytes)
 
-    def place_of(self, name: str) -> Path:
+    def path_of(self, name: str) -> Path:
         parts = name.split("/")
         if len(parts) > _MAX_MEMORY_DEPTH or not all(map(_MEMORY_NAME.fullmatch, parts)):
             raise ToolError(

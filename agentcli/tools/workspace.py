@@ -65,7 +65,7 @@ class Memory(Protocol):
 
     def delete(self, name: str) -> None: ...
 
-    def place_of(self, name: str) -> Path:
+    def path_of(self, name: str) -> Path:
         """Return the path that a file has, or would have."""
 
 

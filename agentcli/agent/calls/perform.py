@@ -92,7 +92,7 @@ def _memory_files(facts: CallFacts) -> tuple[Path, ...]:
     """Return the memory file that a call changes. It is outside the workspace, but /undo reverts its changes, too."""
     match facts.arguments, facts.workspace.resources.memory:
         case MemoryCall(command="write" | "delete", path=str(name)), memory if memory is not None:
-            return (memory.place_of(name),)
+            return (memory.path_of(name),)
     return ()
 
 

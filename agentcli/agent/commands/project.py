@@ -133,7 +133,7 @@ async def _run_remember(host: CommandHost, text: str) -> Outcome:
     memory = _memory_of(host)
     await asyncio.to_thread(memory.append, NOTES, f"- {text}")
     host.session.state.notes.append(log_entries.reminder(f"The user added this to {NOTES} in the memory: {text}"))
-    return f"Added to {memory.place_of(NOTES)}"
+    return f"Added to {memory.path_of(NOTES)}"
 
 
 async def _run_memory(host: CommandHost, argument: str) -> Outcome:
@@ -156,7 +156,7 @@ async def _run_memory(host: CommandHost, argument: str) -> Outcome:
     memory = host.session.runtime.calls.workspace.resources.memory
     if memory is None:
         return "\n".join([*lines, "Memory files: off (memory.enabled)"])
-    lines.append(f"This project's memory files, in {memory.place_of(NOTES).parent}:")
+    lines.append(f"This project's memory files, in {memory.path_of(NOTES).parent}:")
     lines += await asyncio.to_thread(_memory_lines, memory) or ["  none"]
     lines.append("To add a line: /remember TEXT. To edit a file: /memory edit [FILE]")
     return "\n".join(lines)
@@ -192,7 +192,7 @@ def instruction_files(host: CommandHost) -> dict[str, str]:
 
 async def _edit_memory_file(host: CommandHost, name: str) -> Outcome:
     memory = _memory_of(host)
-    place = memory.place_of(name)
+    place = memory.path_of(name)
     is_there = await asyncio.to_thread(os.path.lexists, place)
     before = await asyncio.to_thread(memory.view, name) if is_there else ""
     after = await host.edit(before)

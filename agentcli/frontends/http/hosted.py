@@ -66,9 +66,9 @@ class HostedSession:
         self._offset = len(conversation.entries) - await session.stored()
         objects, is_turn_open = self._missing_objects(conversation.entries[self._writer.note.entries :])
         self._restore_queue()
-        self._writer.change(model=snapshot.model, mode=snapshot.mode, entries=len(conversation.entries))
+        self._writer.change_note(model=snapshot.model, mode=snapshot.mode, entries=len(conversation.entries))
         self._follower = asyncio.create_task(self._follow(session.subscribe_batches()))
-        self._writer.change(is_turn_open=is_turn_open and (was_running or session.is_busy))
+        self._writer.change_note(is_turn_open=is_turn_open and (was_running or session.is_busy))
         has_more = conversation.unstarted_calls or is_unanswered(conversation) or half_answer(conversation)
         continues_turn = was_running and is_turn_open and bool(has_more)
         offered = [command.name for command in self._host.commands if command.name not in NOT_OFFERED]
@@ -80,7 +80,7 @@ class HostedSession:
         if continues_turn:
             session.submit(GoOn(if_unanswered=True))
         elif was_running:  # the process was killed after the last reply, so only the result is missing
-            self._writer.change(is_turn_open=False)
+            self._writer.change_note(is_turn_open=False)
             status: StreamStatus = "running" if conversation.queue.follow_ups else "complete"
             await self._writer.write([self._lost_result(conversation.entries)] if is_turn_open else [], status=status)
             session.submit(RunQueued())
@@ -102,7 +102,7 @@ class HostedSession:
                         objects.append(self._lost_result(entries[:position]))
                     stream_id = queued.stream_id if queued else uuid.uuid4().hex
                     rest = tuple(message for message in queue if message is not queued)
-                    self._writer.change(turn_stream_id=stream_id, queue=rest)
+                    self._writer.change_note(turn_stream_id=stream_id, queue=rest)
                     is_turn_open = True
             if value := entry_object(entry, self.id):
                 objects.append(value | {"stream_id": self._writer.note.turn_stream_id} if is_turn_open else value)
@@ -121,7 +121,7 @@ class HostedSession:
         # A kill came before the others were stored. They do not count as accepted, so that clients can send them again.
         lost_ids = {message.stream_id for message in unmatched}
         accepted = tuple(id for id in note.accepted if id not in lost_ids)
-        self._writer.change(queue=tuple(queue), accepted=accepted)
+        self._writer.change_note(queue=tuple(queue), accepted=accepted)
 
     def _lost_result(self, entries: Sequence[Entry]) -> dict[str, Any]:
         """Return the result that a kill kept a turn from writing; its last reply is the last in `entries`."""
@@ -158,7 +158,7 @@ class HostedSession:
             case events.EntryStored(entry, seq) if is_main:
                 if seq + self._offset <= self._writer.note.entries:
                     return  # `begin` has already written this entry
-                self._writer.change(entries=seq + self._offset)
+                self._writer.change_note(entries=seq + self._offset)
                 if (prompt := _prompt_in(entry)) is not None:
                     self._begin_turn(prompt)
                 if value := entry_object(entry, self.id):
@@ -169,7 +169,7 @@ class HostedSession:
                 queue = {"steering": _excerpts(steering), "follow_ups": _excerpts(follow_ups)}
                 self._objects.append(system_object("queue_changed", self.id, **queue))
             case events.ModeChanged(mode) if is_main:
-                self._writer.change(mode=mode)
+                self._writer.change_note(mode=mode)
                 self._objects.append(system_object("permission_mode", self.id, mode=mode))
             case events.TakenOver() if is_main:
                 self._on_given_up(self.id)
@@ -183,14 +183,14 @@ class HostedSession:
         is_end = isinstance(event, events.Done | events.TurnFailed) and is_main
         # A turn with pending calls goes on when the client sends their results.
         if is_end and not self._session.snapshot().conversation.pending_calls:
-            self._writer.change(is_turn_open=False)
+            self._writer.change_note(is_turn_open=False)
             if self.is_owner and not self._is_closing:
                 self._session.submit(RunQueued())  # unlike in a terminal, nobody decides about queued messages
 
     def _update_status(self, event: events.Event) -> None:
         match event:
             case events.TurnStarted(turn=1):  # the first request of a turn
-                self._writer.change(model=self._session.snapshot().model)
+                self._writer.change_note(model=self._session.snapshot().model)
                 self._new_status = "running"
             case events.TurnFailed():
                 self._new_status = "failed"
@@ -208,11 +208,11 @@ class HostedSession:
         content_hash, queue = hash_of(prompt.content), self._writer.note.queue
         steered_id = self._steers.pop(content_hash, "")
         if queue and queue[0].content_hash == content_hash:
-            self._writer.change(turn_stream_id=queue[0].stream_id, queue=queue[1:])
+            self._writer.change_note(turn_stream_id=queue[0].stream_id, queue=queue[1:])
         elif not self._writer.note.is_turn_open:
             # The turn that a steering message was sent to may have ended, but its client expects the id of that turn.
-            self._writer.change(turn_stream_id=steered_id or uuid.uuid4().hex)
-        self._writer.change(is_turn_open=True)
+            self._writer.change_note(turn_stream_id=steered_id or uuid.uuid4().hex)
+        self._writer.change_note(is_turn_open=True)
 
     async def accept_message(
         self, message: json_input.InputMessage, *, steers: bool, tools: Sequence[ToolSpec], stream_id: str
@@ -245,18 +245,18 @@ class HostedSession:
             return stream_id
 
     async def _note_accepted(self, stream_id: str) -> None:
-        self._writer.change(accepted=(*self._writer.note.accepted, stream_id)[-MAX_ACCEPTED:])
+        self._writer.change_note(accepted=(*self._writer.note.accepted, stream_id)[-MAX_ACCEPTED:])
         await self._writer.write_now(status=None)
 
     async def _submit(self, prompt: Prompt, stream_id: str) -> None:
         """Note a prompt in the stream, then store it. If a kill comes in between, the next owner drops the note."""
         before = self._writer.note
         queue = (*before.queue, QueuedMessage(stream_id, hash_of(prompt.blocks)))
-        self._writer.change(queue=queue, accepted=(*before.accepted, stream_id)[-MAX_ACCEPTED:])
+        self._writer.change_note(queue=queue, accepted=(*before.accepted, stream_id)[-MAX_ACCEPTED:])
         try:
             await self._writer.write_now(status="running")
         except StorageError:
-            self._writer.change(queue=self._writer.note.queue[:-1], accepted=before.accepted)
+            self._writer.change_note(queue=self._writer.note.queue[:-1], accepted=before.accepted)
             raise
         self._session.submit(prompt)
         await self._session.stored()
@@ -273,7 +273,7 @@ class HostedSession:
                 if isinstance(request, SetModel):
                     await self._host.check_model(request.name)
                 await json_input.carry_out_control(self._host, request)
-                self._writer.change(model=self._session.snapshot().model)
+                self._writer.change_note(model=self._session.snapshot().model)
                 await self._writer.write([])  # stores only the note
 
     def _spawn_command(
@@ -294,7 +294,7 @@ class HostedSession:
         output.command(ended)
         if ended.prompt is None and has_result:
             output.command_result(ended, started)
-        self._writer.change(model=self._session.snapshot().model)
+        self._writer.change_note(model=self._session.snapshot().model)
         await self._writer.write([value | {"stream_id": stream_id} for value in objects])
         if ended.prompt is not None:  # the command expanded to a prompt, as a skill's does
             try:

@@ -194,7 +194,7 @@ class Hosting:
             return
         objects = [] if stored else [system_object("init", session_id, cwd=info.cwd, is_resumed=False)]
         objects += [value for entry in missing if (value := entry_object(entry, session_id))]
-        writer.change(entries=stored + len(missing))
+        writer.change_note(entries=stored + len(missing))
         with suppress(StreamMoved):  # another process has added the missing entries
             # A new stream's session does not run on a server, so it is complete; an older stream keeps its status.
             await writer.write(objects, status=None if stored else "complete")

@@ -41,7 +41,7 @@ class StreamNote(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     mode: str = ""
     turn_stream_id: str = msgspec.field(default="", name="span")  # the `stream_id` of the newest turn
     queue: tuple[QueuedMessage, ...] = msgspec.field(default=(), name="waiting")
-    accepted: tuple[str, ...] = msgspec.field(default=(), name="taken")  # the `stream_id`s of the last messages
+    accepted: tuple[str, ...] = msgspec.field(default=(), name="taken")  # `stream_id`s of the newest accepted messages
     is_turn_open: bool = msgspec.field(default=False, name="is_open")  # the newest turn's result was not sent yet
 
 
@@ -75,10 +75,10 @@ class StreamWriter:
         """Stop all other writers. Raises `StreamMoved` if another one has begun meanwhile."""
         # After a power cut the store may have lost ids that readers already know, so skip to the next multiple.
         self._last_id = math.ceil(self._last_id / IDS_PER_WRITER) * IDS_PER_WRITER
-        self.change(epoch=self.note.epoch + 1)
+        self.change_note(epoch=self.note.epoch + 1)
         await self._append([], status=None)
 
-    def change(self, **fields: Any) -> None:
+    def change_note(self, **fields: Any) -> None:
         self.note = msgspec.structs.replace(self.note, **fields)
 
     async def write_now(self, *, status: StreamStatus | None) -> None:
@@ -115,7 +115,7 @@ class StreamWriter:
         self._last_id = max(self._last_id, last_id)  # without events the store returns an id below the one of `begin`
         self._stored_note = note_text
         # `self.note` may have changed while the store was writing, so only this field is set.
-        self.change(last_entry_event=last_entry_event)
+        self.change_note(last_entry_event=last_entry_event)
 
 
 def hash_of(content: Sequence[Block]) -> str:

@@ -173,8 +173,7 @@ class _Application:
             if before is not None and after is not None:  # without `after`, the command has removed it as well
                 raise writing.ConflictError("it was removed since the command started")
         elif before is None:
-            are_folders = now.kind == "folder" and after is not None and after.kind == "folder"
-            if not are_folders:  # two new folders become one with the contents of both
+            if not (now.kind == "folder" and after is not None and after.kind == "folder"):  # new folders can be merged
                 raise writing.ConflictError(writing.MADE_MEANWHILE)
         elif not _is_same(now, before):
             raise writing.ConflictError(_CHANGED)
@@ -212,8 +211,7 @@ class _Application:
             with writing.move_into_place(folder, name, **options) as temporary:
                 if after.kind == "link":
                     os.symlink(after.target, temporary, dir_fd=folder)
-                    chown = partial(os.chown, temporary, dir_fd=folder, follow_symlinks=False)
-                    _set_owner(chown, after.owner)
+                    _set_owner(partial(os.chown, temporary, dir_fd=folder, follow_symlinks=False), after.owner)
                 else:
                     os.mkfifo(temporary, 0o600, dir_fd=folder)
                     _set_mode(folder, temporary, after)
@@ -264,10 +262,8 @@ def _opened(path: str) -> Iterator[tuple[int, str]]:
 
 def _git_order(path: str) -> tuple[int, str]:
     """Return the sort key of a path by `_GIT_ORDER`. All other paths come after objects and references."""
-    for number, part in enumerate(_GIT_ORDER):
-        if part in f"/{path}":
-            return number, path
-    return _GIT_ORDER.index("/logs/"), path
+    numbers = [number for number, part in enumerate(_GIT_ORDER) if part in f"/{path}"]
+    return min(numbers, default=_GIT_ORDER.index("/logs/")), path
 
 
 def _is_same(now: state.FileEntry, before: state.FileEntry) -> bool:
@@ -300,10 +296,10 @@ def _fill(target: int, after: state.FileEntry) -> None:
 def _set_owner(chown: Callable[[int, int], None], owner: tuple[int, int]) -> None:
     """Set a file's user and group; without root only the group, if the person is in it."""
     if os.geteuid() == 0:
-        return chown(*owner)
-    with contextlib.suppress(PermissionError):
-        chown(-1, owner[1])
-    return None
+        chown(*owner)
+    else:
+        with contextlib.suppress(PermissionError):
+            chown(-1, owner[1])
 
 
 def _set_mode(folder: int, name: str, after: state.FileEntry) -> None:

@@ -24,7 +24,6 @@ from agentcli.infra.changes.state import (
     BorrowedObjects,
     Objects,
     TrackedFile,
-    git_stamp_of,
     is_cache,
     joined,
     kind_of,
@@ -215,7 +214,7 @@ class _Scan:
         return [joined(folder, name) for name, entry in now.items() if entry.kind == "folder"]
 
     def _record(self, folder: str, name: str, status: os.stat_result, before: _KnownEntry | None) -> _KnownEntry | None:
-        """Record an entry that is new or was touched, and return it; return `before` if it cannot be recorded."""
+        """Record an entry that is new or was touched, and return it. One that is not covered stays as it was."""
         state, path, kind, is_new = self._state, joined(folder, name), kind_of(status), before is None
         if kind is None:  # a socket or a device
             return None
@@ -249,7 +248,7 @@ class _Scan:
     def _file_state(self, path: str, status: os.stat_result, *, is_new: bool) -> FileState | None:
         """Return an entry's state, with its contents stored or borrowed; None if it was just removed."""
         borrowed = self._borrowed.get(path) if status.st_size <= self._limits.max_file_bytes else None
-        if borrowed is not None and borrowed.git_stamp == git_stamp_of(status):
+        if borrowed is not None and borrowed.is_unchanged(status):
             return FileState("file", stat.S_IMODE(status.st_mode), borrowed.id, status.st_size)
         if is_new:
             self._count_new(status)

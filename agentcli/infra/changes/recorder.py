@@ -144,7 +144,7 @@ class Recorder(msgspec.Struct, eq=False, kw_only=True, dict=True):
         if paths is not None:
             mark.before = {path: self._state(path) for path in _with_missing_folders(map(str, paths))}
             CallNote(mark.call_id, {stored_path(path): state for path, state in mark.before.items()}).write(mark.note)
-        elif self._try_attribution(self._open_marks[-1] if self._open_marks else None):  # changes before this call
+        elif self._try_attribution():  # changes until now are not those of this call
             mark.left_out = self._uncovered_paths()
             CallNote(mark.call_id, None, self._keep_index_files(mark.note)).write(mark.note)
             self._open_marks.append(mark)
@@ -164,7 +164,7 @@ class Recorder(msgspec.Struct, eq=False, kw_only=True, dict=True):
         return FilesChanged(mark.call_id, (), is_exact=False, left_out=(f"everything: {self._problem}",))
 
     def _changes_in_progress(self) -> list[FilesChanged]:
-        if not self._open_marks or not self._try_attribution(self._open_marks[-1]):  # new changes are the latest call's
+        if not self._open_marks or not self._try_attribution():
             return []
         return [changed for mark in self._open_marks if (changed := self._take_unreported(mark)) is not None]
 
@@ -175,19 +175,19 @@ class Recorder(msgspec.Struct, eq=False, kw_only=True, dict=True):
         return FilesChanged(mark.call_id, changes, is_exact=False, left_out=left_out) if changes else None
 
     def _uncovered_paths(self) -> tuple[str, ...]:
-        """Return the paths that are left out now, as `PATH: why`."""
         left_out = [
             (f"{each.root}/{path}", why) for each in self._all_indexes() for path, why in each.state.left_out.items()
         ]
         more = (f"{len(left_out) - _MAX_NAMED} more paths",) if len(left_out) > _MAX_NAMED else ()
         return (*(f"{stored_path(path)}: {why}" for path, why in sorted(left_out)[:_MAX_NAMED]), *more)
 
-    def _try_attribution(self, mark: Mark | None) -> bool:
-        """Refresh the indexes, and attribute the changes to a call, or to the person if `mark` is None.
+    def _try_attribution(self, mark: Mark | None = None) -> bool:
+        """Refresh the indexes, and attribute the changes to `mark`, else to the latest open call, else to the person.
 
         A file that another open call, such as a background job, has changed before is attributed to that call.
         Return False if an index cannot be refreshed; later calls do not try it again.
         """
+        mark = mark or next(reversed(self._open_marks), None)
         edited, self._edited = self._edited, {}
         for index in self._all_indexes() if not self._problem else ():
             try:

@@ -245,10 +245,8 @@ def state_at(path: str, objects: Objects, *, max_bytes: int) -> FileState | None
 def state_of(path: str, status: os.stat_result, objects: Objects, *, max_bytes: int) -> FileState | None:
     """Return the state of a path whose status is known, and store contents; None if gone, a socket or a device."""
     kind, mode = kind_of(status), stat.S_IMODE(status.st_mode)
-    if kind is None:
-        return None
-    if kind in ("folder", "pipe"):
-        return FileState(kind, mode)
+    if kind is None or kind in ("folder", "pipe"):
+        return FileState(kind, mode) if kind else None
     if kind == "link":
         with suppress(OSError):
             return FileState("link", mode, stored_path(os.readlink(path)))  # noqa: PTH115  # a `str`, as `path` is
@@ -287,13 +285,12 @@ class TrackedFile(msgspec.Struct, frozen=True, gc=False):
     """A file's state when git last found it equal to its blob `id`."""
 
     id: str
-    git_stamp: tuple[int, int, int, int]
+    git_stamp: tuple[int, int, int]  # ctime and mtime in nanoseconds, and the inode's lower 32 bits, as in git's index
     size: int
 
-
-def git_stamp_of(status: os.stat_result) -> tuple[int, int, int, int]:
-    """Return ctime, mtime, inode and size, by which git recognizes an unchanged file, in the form of its index."""
-    return status.st_ctime_ns, status.st_mtime_ns, status.st_ino & 0xFFFFFFFF, status.st_size  # 32 bits of the inode
+    def is_unchanged(self, status: os.stat_result) -> bool:
+        now = status.st_ctime_ns, status.st_mtime_ns, status.st_ino & 0xFFFFFFFF
+        return now == self.git_stamp and status.st_size == self.size
 
 
 class BorrowedObjects:
@@ -393,4 +390,4 @@ def _unchanged_files(listing: str, compared_ns: int) -> Iterator[tuple[str, Trac
         changed_ns, modified_ns = ctime_s * 10**9 + ctime_ns, mtime_s * 10**9 + mtime_ns
         is_regular_file = mode.startswith("100")
         if (tag, stage) == ("H", "0") and is_regular_file and max(changed_ns, modified_ns) < compared_ns:
-            yield path, TrackedFile(id, (changed_ns, modified_ns, inode, size), size)
+            yield path, TrackedFile(id, (changed_ns, modified_ns, inode), size)

@@ -73,8 +73,7 @@ class Database:
                 async with connection.transaction():
                     yield connection
             except (Error, UnicodeEncodeError) as error:
-                is_lost = connection is not None and connection.closed
-                kind = _ConnectionLost if is_lost else StorageError
+                kind = _ConnectionLost if connection is not None and connection.closed else StorageError
                 raise kind(
                     f"Sessions could not be read or written in Postgres at {server} "
                     f"({' '.join(str(error).split())}). Check that it runs, can be reached and lets this user in."

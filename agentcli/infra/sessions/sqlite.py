@@ -152,7 +152,7 @@ class SqliteSessions(_WriterSessions):
         return await super().search(text, cwd=cwd, limit=limit, user_id=user_id)
 
     async def redact(self, session_id: str, secrets: Sequence[str]) -> int:
-        """Replace secrets, and leave no byte of them in the file or its copies, even where an earlier call failed."""
+        """Replace secrets, and leave no byte of them in the file or its copies, not even after an earlier failure."""
         from agentcli.infra.sessions import maintenance
 
         try:

@@ -63,7 +63,7 @@ def _use_memory(arguments: MemoryCall, memory: Memory, files: FileLedger) -> Too
         raise ToolError(f"Give path, the file to {arguments.command}.", kind="invalid_parameters")
     if arguments.command == "view":
         text = memory.view(arguments.path)
-        files.record(memory.place_of(arguments.path), text.encode())
+        files.record(memory.path_of(arguments.path), text.encode())
         return ToolOutput(text or "(empty)", {"path": arguments.path, "text": text}, arguments.path)
     if arguments.command == "write" and arguments.content is None:
         raise ToolError("Give content, the whole text of the file.", kind="invalid_parameters")
@@ -73,7 +73,7 @@ def _use_memory(arguments: MemoryCall, memory: Memory, files: FileLedger) -> Too
 
 def _change_memory(name: str, new_text: str | None, memory: Memory, files: FileLedger) -> ToolOutput:
     """Write a file, or delete it if `new_text` is None. The model must have read it: the user writes there, too."""
-    place, before = memory.place_of(name), None
+    place, before = memory.path_of(name), None
     with suppress(ToolError):  # missing, or it cannot be read: then `memory.write` fails, but `delete` does not
         before = memory.view(name)
     if before is not None:
