@@ -187,6 +187,7 @@ _IMPORTERS: dict[str, Callable[..., None]] = {  # by their names in other_settin
     "servers": Draft.import_servers,
     "rule": _import_rule,
     "rule_by_prefix": _import_rule_by_prefix,
+    "item": lambda draft, source_key, item, setting: draft.import_value(source_key, [item], *setting.split(".")),
     "folder": _import_folder,
     "host": _import_host,
     "status_line": _import_status_line,
