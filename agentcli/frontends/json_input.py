@@ -143,9 +143,9 @@ def read_lines(input: BinaryIO, lines: asyncio.Queue[bytes | None]) -> None:
             with suppress(OSError):  # a read error is treated as the end of the input
                 bom = codecs.BOM_UTF8  # only the first line may begin with a byte order mark
                 while line := input.readline(MAX_LINE_BYTES + 1):
-                    chunk = line
-                    while len(chunk) > MAX_LINE_BYTES and not chunk.endswith(b"\n"):  # skip the end of a long line
-                        chunk = input.readline(MAX_LINE_BYTES + 1)
+                    part = line
+                    while len(part) > MAX_LINE_BYTES and not part.endswith(b"\n"):  # skip the rest of a long line
+                        part = input.readline(MAX_LINE_BYTES + 1)
                     line = line.removeprefix(bom)
                     bom = b""
                     if line.strip():

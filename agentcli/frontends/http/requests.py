@@ -131,8 +131,9 @@ class Guard:
         if access is None:
             headers = {"WWW-Authenticate": 'Bearer error="invalid_token"'}
             raise HttpError(401, "wrong_token", "This server does not know that token.", headers=headers)
-        is_for_session = request.scope["path"].startswith(access.path) and request.scope["method"] != "DELETE"
-        if access.path != "/" and not is_for_session:  # such a token cannot delete its session, either
+        # A token for one session can do everything with it but delete it.
+        is_allowed = request.scope["path"].startswith(access.path) and request.scope["method"] != "DELETE"
+        if access.path != "/" and not is_allowed:
             raise HttpError(403, "one_session", "This token only follows and steers one session.")
         if wait_s := access.admit():
             headers = {"Retry-After": str(int(wait_s) + 1)}  # whole seconds, rounded up

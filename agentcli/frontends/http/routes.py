@@ -93,7 +93,7 @@ class Routes:
         return forms.json_answer({"session_id": session_id}, 201, {"Location": f"/v1/sessions/{session_id}"})
 
     async def _list(self, request: Request) -> Response:
-        limit = _number(request, "limit", 50, maximum=MAX_LISTED)
+        limit = _query_number(request, "limit", 50, maximum=MAX_LISTED)
         found = await self._hosting.store.list(limit=limit, user_id=forms.token_of(request).user_id or None)
         running = set(await self._hosting.events.running())
         return forms.json_answer([_row(info, is_running=info.id in running) for info in found])
@@ -195,7 +195,7 @@ class Routes:
         return StreamingResponse(stream_events(self._hosting, info.id, after), 200, headers, "text/event-stream")
 
     async def _usage(self, request: Request) -> Response:
-        days, session = _number(request, "days", 30, maximum=36_500), request.query_params.get("session", "")
+        days, session = _query_number(request, "days", 30, maximum=36_500), request.query_params.get("session", "")
         since = time.time() - days * 86_400 if days and not session else 0.0  # the usage of a session is shown whole
         user = forms.token_of(request).user_id or None
         return forms.json_answer((await self._hosting.store.usage(since=since, session=session, user_id=user)).report())
@@ -206,7 +206,7 @@ def _row(info: SessionInfo, *, is_running: bool) -> dict[str, Any]:
     return {"session_id": fields.pop("id"), **fields, "is_running": is_running}
 
 
-def _number(request: Request, name: str, default: int, *, maximum: int) -> int:
+def _query_number(request: Request, name: str, default: int, *, maximum: int) -> int:
     text = request.query_params.get(name, str(default))
     is_short = len(text) <= 9  # `int` raises an error for very long numbers
     if not text.isdecimal() or not is_short or int(text) > maximum:

@@ -53,8 +53,8 @@ async def remove(db: tables.Tables, session_id: str) -> None:
 async def _move(db: tables.Tables, session_id: str, *, source: float, target: float) -> None:
     """Move a session and its subagents between batches: 0 is outside the trash, each removal makes a new one."""
     names = {"id": session_id, "agents": subagents_owner(session_id), "source": source, "target": target}
-    for table, id in (("sessions", "id"), ("entries", "session_id")):
-        where = f"{id} IN ({_FAMILY}) AND trashed = :source"
+    for table, id_column in (("sessions", "id"), ("entries", "session_id")):
+        where = f"{id_column} IN ({_FAMILY}) AND trashed = :source"
         await db.rows(f"UPDATE {table} SET trashed = :target WHERE {where}", **names)  # noqa: S608 - constant text
 
 

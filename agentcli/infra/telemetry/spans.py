@@ -178,7 +178,7 @@ class SessionSpans:
         if (request := agent.request) is not None:
             if event.trigger == "overflow":  # the provider rejected it as too long; the next request replaces it
                 self._end_request(agent, at_ns, error="ContextOverflow")
-            self._begin_request(agent, at_ns, request.model)  # again: its time does not include the compaction's
+            self._begin_request(agent, at_ns, request.model)  # anew, so that its time excludes that of the compaction
 
     def _end_request(self, agent: _Agent, at_ns: int, *, reason: str = "", model: str = "", error: str = "") -> None:
         if (request := agent.request) is None:
@@ -244,7 +244,7 @@ class SessionSpans:
         return self._tracer.start_span(self._mask(name), context, kind, self._common_attributes, start_time=at_ns)
 
     def _finish(self, span: Span, at_ns: int, attributes: Attributes, *, error: str, message: str = "") -> None:
-        if span.is_recording():  # masking takes time
+        if span.is_recording():  # otherwise nobody needs the attributes, and masking takes time
             span.set_attributes(masked_attributes({**attributes, "error.type": error}, self._mask))
             if error:
                 span.set_status(Status(StatusCode.ERROR, self._mask(self._content(message))))
