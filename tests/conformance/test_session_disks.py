@@ -286,6 +286,22 @@ async def test_no_repair_while_a_session_is_open_or_another_program_writes(tmp_p
     assert check(path).found == []
 
 
+async def test_a_file_that_has_lost_its_contents_keeps_its_log_and_its_copy(tmp_path: Path) -> None:
+    path, id, _ = await stored(tmp_path, "one", "two")
+    path.write_bytes(b"")
+    os.utime(copy_of(path), (1e9, 1e9))
+    async with on_disk(tmp_path) as store:  # which makes the daily copy at its end
+        log = await store.create(cwd=HERE)
+        with pytest.raises(StorageError, match="it is empty"):
+            await log.append(said("three")).committed
+        await log.close()
+    Path(f"{path}-wal").write_bytes(b"what was stored last")
+    assert sqlite.can_resume(path, id)
+    report = repair(path)
+    assert Path(f"{report.kept_as}-wal").read_bytes() == b"what was stored last"
+    assert texts_of(await read(path, id)) == ["one", "two"]
+
+
 WRITE_AT_ONCE = """
 import apsw, sys
 db = apsw.Connection(sys.argv[1])

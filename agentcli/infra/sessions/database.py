@@ -155,6 +155,8 @@ def _add_functions(connection: apsw.Connection) -> None:
 @contextmanager
 def vacuum_into(path: Path, target: Path) -> Iterator[Path]:
     """Copy a database and its log into a private file, which the body may check before it becomes `target`."""
+    if is_emptied(path):  # its copy would replace a good one
+        raise apsw.CorruptError("it is empty")
     part = target.with_name(f"{target.name}.part")
     began = time.time()
     try:

@@ -308,14 +308,15 @@ def repair(path: Path) -> CheckReport:
         temporary_folder = tempfile.TemporaryDirectory(prefix="repair-", dir=path.parent)
         with temporary_folder as folder, closing(database.open_raw(path)) as db, ExitStack() as held:
             with suppress(*_DAMAGE, apsw.ReadOnlyError, apsw.IOError):  # others cannot write to such a file either
-                db.execute("BEGIN IMMEDIATE")  # others wait until the file is replaced, which they then notice
+                if not database.is_emptied(path):  # SQLite would remove the log of an empty file
+                    db.execute("BEGIN IMMEDIATE")  # others wait until the file is replaced, which they then notice
             old, new, copy = Path(folder, "old.db"), Path(folder, "new.db"), database.copy_of(path)
             for suffix in ("", "-wal"):
                 with suppress(FileNotFoundError):
                     shutil.copy2(f"{path}{suffix}", f"{old}{suffix}")
             left: list[Fault] = []
             restored_from = 0.0
-            if database.is_emptied(path) or not _rewrite(path, new):
+            if not _rewrite(path, new):
                 left = _faults(copy) if copy.exists() else before.found
                 if has_file_fault(left):  # there is no sound copy to restore
                     return before

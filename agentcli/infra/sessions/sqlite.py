@@ -191,8 +191,8 @@ def _make_due_copy(path: Path) -> None:
 
 def can_resume(path: Path, session_id: str) -> bool:
     """Return True if a session can be opened again, or if that is unknown."""
-    if not path.exists():
-        return False
+    if not path.exists() or database.is_emptied(path):  # SQLite would remove the log of an empty file
+        return path.exists()
     try:
         with closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as db:
             return bool(db.execute("SELECT 1 FROM sessions WHERE id = ? AND trashed = 0", (session_id,)).get)
