@@ -1,4 +1,4 @@
-"""The settings that an import from another tool would write, and the reasons why others are not imported."""
+"""The settings that an import from another program would write, and the reasons why others are not imported."""
 
 import re
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ LOGIN = f"{HOLDS_KEY}. Save it with agentcli login, or export it"
 class Draft:
     """The settings to write into the file `target`, and the reasons why other settings are not imported."""
 
-    source = Path()  # the other tool's file that is being read
+    source = Path()  # the other program's file that is being read
 
     def __init__(self, target: Path, *, is_project: bool) -> None:
         self.target = target
@@ -63,7 +63,7 @@ class Draft:
                 self.leave_out(source_key, f"{key} is already {section[name]!r} from an earlier file")
 
     def import_hooks(self, source_key: str, table: Any) -> None:
-        """Import hooks, which have the same format in the other tools, and note those that agentcli cannot use."""
+        """Import hooks, which have the same format in the other programs, and note those that agentcli cannot use."""
         problems: list[str] = []
         for spec in read_hooks(table, str(self.source), problems.append):
             hook = {key: value for key, value in spec.handler.items() if value is not None}  # TOML has no null
@@ -72,7 +72,7 @@ class Draft:
         self.left_out += map(mask, problems)
 
     def import_servers(self, source_key: str, servers: Any) -> None:
-        """Import MCP servers. Each secret in them is replaced with a variable, and a note names the variable."""
+        """Import MCP servers. A reference to a variable replaces each secret in them, and a note names the variable."""
         for name, server in servers.items() if isinstance(servers, Mapping) else ():
             server = _with_own_keys(server) if isinstance(server, Mapping) else {}
             if not ("command" in server or "url" in server):
@@ -87,8 +87,8 @@ class Draft:
                     self.leave_out(f"{name}.{key}", NO_SETTING)
             self.import_value(f"the MCP server {name}", table, "mcp_servers", name)
 
-    def _without_secrets(self, values: Mapping[str, Any], server: str, place: str) -> dict[str, Any]:
-        """Return `values` with a reference to a variable in place of each secret.
+    def _without_secrets(self, values: Mapping[str, Any], server: str, group: str) -> dict[str, Any]:
+        """Return `values` with a reference to a variable in place of each secret; a note names the variable to export.
 
         The server's name begins the variable's name, so that no server receives the secret of another.
         """
@@ -97,7 +97,7 @@ class Draft:
             if has_secret({name: value}) or (name.lower() == "authorization" and not _is_reference(value)):
                 variable = prefix + _variable_name(name).removeprefix(prefix)
                 result[name] = f"${{{variable}}}"
-                self.leave_out(f"{place}.{name}", f"{HOLDS_KEY}. Export all of it as {variable}")
+                self.leave_out(f"{group}.{name}", f"{HOLDS_KEY}. Export all of it as {variable}")
         return result
 
 
@@ -107,7 +107,7 @@ def other_settings() -> dict[str, Any]:
 
 
 def _with_own_keys(server: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert another tool's definition of an MCP server to that of `.mcp.json`, whose keys agentcli uses."""
+    """Convert another program's definition of an MCP server to that of `.mcp.json`, whose keys agentcli uses."""
     own_names = other_settings()["servers"]  # an empty name: the key has no counterpart
     result = {name: value for key, value in server.items() if (name := own_names.get(key, key))}
     inherited = server.get("env_keys")  # Goose: variables that the server gets from the environment
@@ -117,8 +117,8 @@ def _with_own_keys(server: Mapping[str, Any]) -> dict[str, Any]:
         result["command"], result["args"] = command[0], command[1:]
     if result.get("disabled") is not None:
         result["enabled"] = not result.pop("disabled")
-    if result.get("type") not in ("stdio", "http", "sse", None):  # "local", "remote", "streamable_http"
-        result.pop("type")
+    if result.get("type") not in ("stdio", "http", "sse", None):  # such as "local": `command` or `url` shows the type
+        del result["type"]
     if result.get("tools") == ["*"]:  # all tools, as without this key
         del result["tools"]
     return {key: value for key, value in result.items() if value not in ({}, [], None)}

@@ -1,4 +1,4 @@
-"""Converts the settings of other tools. other_settings.toml has a table for each tool, with a row for each key."""
+"""Converts settings of other programs. other_settings.toml has a table for each program, with a row for each key."""
 
 import re
 import tomllib
@@ -20,7 +20,7 @@ from agentcli.settings.trust import PROJECT_FILES
 from agentcli.tools.builtin.toolset import builtin_tools
 
 _OTHERS = "*"  # the row for keys that have no row of their own
-TOOLS = ("claude-code", "codex", "gemini", "opencode", "cursor", "copilot", "goose", "aider")
+PROGRAMS = ("claude-code", "codex", "gemini", "opencode", "cursor", "copilot", "goose", "aider")
 # Both also match strings, as group 1, so that nothing inside a string is taken for a comment or a trailing comma.
 _COMMENT = re.compile(r'("(?:\\.|[^"\\])*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
 _LAST_COMMA = re.compile(r'("(?:\\.|[^"\\])*")|,(\s*[}\]])')
@@ -228,52 +228,61 @@ def _import_with_row(draft: Draft, row: Any, source_key: str, value: Any) -> Non
             draft.leave_out(source_key, row)
 
 
-def draft_imports(config: Config, tools: tuple[str, ...], *, is_project: bool) -> list[Draft]:
-    """Return a draft for each settings file to write: the person's, or the project's shared and local one."""
-    environment, home, root = config.environment, files.home_of(config.environment), files.project_root(config.cwd)
-    shared = Draft(root / PROJECT_FILES["project"] if is_project else config.paths.user_config, is_project=is_project)
+def draft_own_imports(config: Config, programs: tuple[str, ...]) -> Draft:
+    """Return the person's settings to import, with a note on each instruction file, which is not imported."""
+    draft, home = Draft(config.paths.user_config, is_project=False), files.home_of(config.environment)
+    for name in programs:
+        program = other_settings()[name]
+        default_folder = home / str(program["home"]).removeprefix("~").lstrip("/")
+        folder = Path(config.environment.get(program.get("variable", "")) or default_folder)
+        for file in program["user"]:
+            _import_file(draft, folder / file, name, program["rows"])
+        for commands in program.get("commands", ()):
+            _import_commands(draft, folder / commands, config.paths.config / "commands")
+        instructions = folder / program.get("instructions", "")
+        if name == "claude-code":  # sessions read its instruction file without an import
+            _import_claude_state(draft, home / ".claude.json", root=None)
+        elif files.is_file(instructions):
+            draft.source = instructions
+            draft.leave_out("", f"to use the same instructions, copy it to {config.paths.config / 'AGENTS.md'}")
+    return draft
+
+
+def draft_project_imports(config: Config, programs: tuple[str, ...]) -> list[Draft]:
+    """Return the settings to import into the project's shared settings file, and those for its local one."""
+    root = files.project_root(config.cwd)
+    shared = Draft(root / PROJECT_FILES["project"], is_project=True)
     local = Draft(root / PROJECT_FILES["local"], is_project=True)
-    for name in tools:
-        tool = other_settings()[name]
-        rows = tool["rows"]
-        folder_in_home = home / str(tool["home"]).removeprefix("~").lstrip("/")
-        tool_folder = Path(environment.get(tool.get("variable", "")) or folder_in_home)
-        source_folder = root if is_project else tool_folder
-        for file in tool.get("project" if is_project else "user", ()):
-            _import_file(shared, source_folder / file, name, rows)
+    for name in programs:
+        program = other_settings()[name]
+        for file in program.get("project", ()):
+            _import_file(shared, root / file, name, program["rows"])
+        for folder in program.get("project_commands", ()):
+            _import_commands(shared, root / folder, root / ".agentcli/commands")
         if name == "claude-code":
-            if is_project:
-                _import_file(local, root / ".claude/settings.local.json", name, rows)
-            _import_claude_state(local if is_project else shared, home / ".claude.json", root)
-        own_folder = root / ".agentcli" if is_project else config.paths.config
-        for folder in tool.get("project_commands" if is_project else "commands", ()):
-            _import_commands(shared, source_folder / folder, own_folder / "commands")
-        instructions = tool_folder / tool.get("instructions", "")
-        # Sessions read Claude Code's own file without an import.
-        if not is_project and name != "claude-code" and files.is_file(instructions):
-            shared.source = instructions
-            shared.leave_out("", f"to use the same instructions, copy it to {config.paths.config / 'AGENTS.md'}")
-    return [shared, local] if is_project else [shared]
+            _import_file(local, root / ".claude/settings.local.json", name, program["rows"])
+            _import_claude_state(local, files.home_of(config.environment) / ".claude.json", root=root)
+    return [shared, local]
 
 
-def _import_claude_state(draft: Draft, file: Path, root: Path) -> None:
-    """Import the state file of Claude Code: the user's servers, or the servers and allowed tools of this project."""
+def _import_claude_state(draft: Draft, file: Path, *, root: Path | None) -> None:
+    """Import from Claude Code's state file: the person's servers, or the servers and allowed tools of a project."""
     rows: dict[str, Any] = {"mcpServers": "@servers", _OTHERS: ""}
-    if draft.is_project:
+    if root is not None:
         project_rows = {**rows, "allowedTools": ["@rule verb=allow"]}
         rows = {"projects": {str(root): project_rows, _OTHERS: ""}, _OTHERS: ""}
     _import_file(draft, file, "claude-code", rows)
 
 
-def _import_file(draft: Draft, file: Path, tool: str, rows: Mapping[str, Any]) -> None:
+def _import_file(draft: Draft, file: Path, program: str, rows: Mapping[str, Any]) -> None:
     if files.is_file(file):
         draft.source = file
-        import_table(draft, rows, _with_joined_keys(tool, dict(_read_source(draft))))
+        import_table(draft, rows, _with_joined_keys(program, dict(_read_source(draft))))
 
 
-def _with_joined_keys(tool: str, values: dict[str, Any]) -> dict[str, Any]:
-    """Join settings that a tool spreads over several keys: above all the model, as `provider/model`."""
-    match tool, values:
+def _with_joined_keys(program: str, values: dict[str, Any]) -> dict[str, Any]:
+    """Join settings that a program spreads over several keys: above all the model, as `provider/model`."""
+    match program, values:
         case "codex", _:
             profiles, active = values.get("profiles"), str(values.pop("profile", ""))
             if isinstance(profiles, dict) and isinstance(profiles.get(active), dict):
@@ -326,7 +335,7 @@ def _read_source(draft: Draft) -> Mapping[str, Any]:
             return tomllib.loads(text)
         if draft.source.suffix in (".yml", ".yaml"):
             return msgspec.convert(yaml.safe_load(text) or {}, dict[str, Any])
-        # Some tools allow comments and trailing commas in JSON.
+        # Some programs allow comments and trailing commas in JSON.
         plain = _COMMENT.sub(lambda found: found[1] or "", text)
         return msgspec.json.decode(_LAST_COMMA.sub(lambda found: found[1] or found[2], plain), type=dict[str, Any])
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:

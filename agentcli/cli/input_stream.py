@@ -35,7 +35,7 @@ class InputStream(Struct, frozen=True):
 
 async def open_stream(options: argparse.Namespace, config: Config) -> InputStream:
     """Open the stream, and set the flags that a program's first request asks for. Raises `UsageError`."""
-    is_awaited = _is_first_line_awaited(options, config.environment)  # now: `InputLines` reads stdin in a thread
+    is_awaited = _should_read_first_line(options, config.environment)  # now: `InputLines` reads stdin in a thread
     lines = InputLines(unshared_stdin())
     return stream_of(lines, await lines.peek(FIRST_LINE_S) if is_awaited else None, options, config)
 
@@ -47,7 +47,7 @@ def stream_of(lines: InputLines, first: bytes | None, options: argparse.Namespac
     return InputStream(lines, _make_client(*request, options, config))
 
 
-def _is_first_line_awaited(options: argparse.Namespace, environment: Mapping[str, str]) -> bool:
+def _should_read_first_line(options: argparse.Namespace, environment: Mapping[str, str]) -> bool:
     """Return True if the first line of input has arrived, or if an Agent SDK started this program and will write it.
 
     Other programs may wait for agentcli's first output before they write a line.

@@ -41,7 +41,7 @@ def run(arguments: list[str], signals: Sequence[int]) -> int:
         return error.exit_code
     logging.lastResort, logging.raiseExceptions = None, False  # stderr is for people; the log is a file
     ending = Ending(arguments, out)
-    ending.leave_on_signals(signals)
+    ending.exit_on_signals(signals)
     try:
         code = _run(arguments, ending)
         sys.stdout.flush()
@@ -230,7 +230,7 @@ class Ending:
             name, is_joined, value = argument.partition("=")
             if name == "--output-format":
                 self._format = value if is_joined else following
-        self._is_leaving = False
+        self._is_exiting = False
         if self._format in ("json", "stream-json"):
             import agentcli.agent.result  # noqa: F401 - now, because a signal may interrupt a later import
 
@@ -271,22 +271,22 @@ class Ending:
 
         return result_object(subtype, printable(text), session_id=printable(self.session_id), reason=reason)
 
-    def leave_on_signals(self, noted: Sequence[int]) -> None:
+    def exit_on_signals(self, noted: Sequence[int]) -> None:
         """Let signals end the process at once from now on; one that was `noted` earlier ends it now."""
         for number in _SIGNALS:
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup has SIGHUP ignored
-                signal.signal(number, self.leave_at_once)
+                signal.signal(number, self.exit_at_once)
         if noted:
-            self.leave_at_once(noted[0])
+            self.exit_at_once(noted[0])
 
-    def leave_at_once(self, number: int, frame: object = None) -> None:
+    def exit_at_once(self, number: int, frame: object = None) -> None:
         """End the process without waiting; the conversation is stored. The result bypasses all buffers."""
-        if self._is_leaving:  # a second signal arrived while the first one is being handled
+        if self._is_exiting:  # a second signal arrived while the first one is being handled
             return
         is_last_result = self._format == "json" or self.has_answered  # a stream may have several
         if self._out.ends_with_result and is_last_result:
             return  # the run ends with its own exit code
-        self._is_leaving = True
+        self._is_exiting = True
         if self._needs_result:
             from agentcli.agent.result import to_json_line
 
@@ -298,7 +298,7 @@ class Ending:
                     os.write(1, line)
         os._exit(128 + number)
 
-    def leave_stuck(self, why: str) -> None:
+    def exit_stuck(self, why: str) -> None:
         """End the process although a part of it is stuck; the conversation is stored."""
         warn(why)
         self._write("error_during_execution", why, "GivenUp")

@@ -163,9 +163,8 @@ def _read_codex(lines: list[dict[str, Any]]) -> OtherTranscript:
     provider = "openai"
     for line in lines:
         match line.get("type"), line.get("payload"):
-            case "session_meta", dict(meta) if (
-                not transcript.id
-            ):  # the first one: a fork's sources have theirs below it
+            # The first one counts: those of the conversations that a fork continues follow it.
+            case "session_meta", dict(meta) if not transcript.id:
                 transcript.id, transcript.cwd = str(meta.get("id", "")), str(meta.get("cwd", ""))
                 provider = str(meta.get("model_provider") or provider)
             case "turn_context", {"model": str(model)}:
@@ -201,10 +200,13 @@ def _add_codex_item(transcript: OtherTranscript, item: Mapping[str, Any]) -> Non
         case {"type": "local_shell_call", "call_id": str(id), "action": dict(action)}:
             transcript.add_reply(reply_id, [ToolUse(id, "shell", action)])
         case {"type": "function_call_output" | "custom_tool_call_output", "call_id": str(id), "output": output}:
-            # The output is the content, or an object (also as JSON) with the content and perhaps the success.
-            match parse_arguments(output, was_cut=True) if isinstance(output, str) else output:  # `was_cut`: no repair
-                case ({"output": content} | {"content": content, "success": _}) as table if isinstance(table, dict):
-                    transcript.add_result(id, content, is_error=table.get("success") is False)
+            # Some versions put the content into an object (or its JSON), which may say if the call succeeded.
+            wrapper: Any = (
+                parse_arguments(output, was_cut=True) if isinstance(output, str) else output
+            )  # never repaired
+            match wrapper:
+                case {"output": content} | {"content": content, "success": _}:
+                    transcript.add_result(id, content, is_error=wrapper.get("success") is False)
                 case _:
                     transcript.add_result(id, output, is_error=False)
 
@@ -334,7 +336,7 @@ class _Conversion:
                 call = self._masked(Text(f"{use.name} {msgspec.json.encode(use.input).decode()}"))
                 note = reminder(f"In {self._transcript.tool} you made this call, whose result follows: {call.text}")
                 calls_as_text.append(User((*note.content, *parts), is_reminder=True))
-        yield from calls_as_text
+        yield from calls_as_text  # last, because the results must come directly after the reply
 
     def _own_call(self, use: ToolUse) -> ToolUse | None:
         """Return the equivalent call of one of agentcli's tools; None if no tool accepts such a call."""

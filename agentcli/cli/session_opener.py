@@ -87,7 +87,7 @@ class ConfiguredOpener:
         from agentcli.agent.commands.session import conversation_commands  # a one-shot run seldom needs them
 
         commands = conversation_commands()
-        commands.find_reason = self._find_reason
+        commands.explain_missing = self._explain_untrusted
         self.add_commands(commands, on_notice)
         return commands
 
@@ -105,7 +105,7 @@ class ConfiguredOpener:
         if self._config.settings.agents.enabled:
             add_agent_commands(commands, self._builder.agents.definitions.values())
 
-    def _find_reason(self, name: str) -> str:
+    def _explain_untrusted(self, name: str) -> str:
         """Explain that an untrusted project defines the command, skill or subagent `name`; empty if it does not."""
         if self._config.project.is_allowed:
             return ""
@@ -272,14 +272,15 @@ async def answer_once(config: Config, options: argparse.Namespace, prompt: str, 
         (takes_stream and not writes_stream, "--input-format stream-json needs --output-format stream-json."),
     )
     if not takes_stream:
-        return await _answer(claude_code_flags.apply_agent(options, config), options, prompt, ending)
+        return await _answer_in_session(claude_code_flags.apply_agent(options, config), options, prompt, ending)
     from agentcli.cli.input_stream import open_stream, stream_of
     from agentcli.frontends.json_stream import ControlRequested
 
     stream = await open_stream(options, config)
     while True:
         try:
-            return await _answer(claude_code_flags.apply_agent(options, config), options, prompt, ending, stream=stream)
+            config_with_agent = claude_code_flags.apply_agent(options, config)
+            return await _answer_in_session(config_with_agent, options, prompt, ending, stream=stream)
         except ControlRequested as late:  # an Agent SDK's first line came too late: open the session again with it
             stream.lines.put_back(late.line)
             stream = stream_of(stream.lines, late.line, options, config)
@@ -289,7 +290,7 @@ async def answer_once(config: Config, options: argparse.Namespace, prompt: str, 
             raise
 
 
-async def _answer(
+async def _answer_in_session(
     config: Config, options: argparse.Namespace, prompt: str, ending: Ending, *, stream: "InputStream | None" = None
 ) -> int:
     """Answer a prompt, or the prompts of a stream, in a session; return the exit code. Raises `UserError`."""
@@ -331,9 +332,9 @@ async def _answer(
             leaving.set()
             host.interrupt()
 
-        with interrupt_on_signals(leave, at_once=ending.leave_at_once) as received:
+        with interrupt_on_signals(leave, at_once=ending.exit_at_once) as received:
             idle_s = config.settings.limits.idle_s
-            watching = asyncio.create_task(end_when_idle(lambda: host.session, idle_s, ending.leave_stuck))
+            watching = asyncio.create_task(end_when_idle(lambda: host.session, idle_s, ending.exit_stuck))
             try:
                 required = Requirements(options.fail_on_denial, options.require_evidence, answer_schema)
                 cli_prompt = CliPrompt(typed, prompt.removeprefix(typed))

@@ -155,12 +155,12 @@ def number_in(argument: str, count: int, what: str) -> int:
 
 
 class CommandSet:
-    """Commands by name and alias. `find_reason` returns why a command does not exist; "" if it knows no reason."""
+    """Commands by name and alias. `explain_missing` returns why a command does not exist; "" if it knows no reason."""
 
     def __init__(self, commands: Iterable[SlashCommand]) -> None:
         self._commands = list(commands)
         self._by_name = {name: c for c in self._commands for name in (c.name, *c.aliases)}
-        self.find_reason: Callable[[str], str] = lambda name: ""
+        self.explain_missing: Callable[[str], str] = lambda name: ""
 
     def __iter__(self) -> Iterator[SlashCommand]:
         return iter(self._commands)
@@ -205,7 +205,7 @@ class CommandSet:
             return None
         if name in SCREEN_COMMANDS:
             raise UsageError(f"/{name} works only in the terminal.")
-        if reason := self.find_reason(name):
+        if reason := self.explain_missing(name):
             raise UsageError(reason)
         near = nearest(name, (command.name for command in self._commands), cutoff=0.6)
         hint = f" Did you mean /{near}?" if near else ""

@@ -15,7 +15,7 @@ import typer
 
 from agentcli.app import Builder
 from agentcli.cli.import_draft import Draft
-from agentcli.cli.importing import TOOLS, draft_imports
+from agentcli.cli.importing import PROGRAMS, draft_own_imports, draft_project_imports
 from agentcli.cli.options import claude_settings_notice
 from agentcli.cli.output import echo, warn
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_answer, print_json
@@ -230,17 +230,16 @@ def _show_by_pages(text: str) -> bool:
 
 @config_app.command("import")
 def import_settings(
-    tool: Annotated[str, typer.Argument(help=f"One of {', '.join(TOOLS)}. Default: all.")] = "",
+    tool: Annotated[str, typer.Argument(help=f"One of {', '.join(PROGRAMS)}. Default: all.")] = "",
     project: Annotated[bool, typer.Option("--project", help="Write this project's settings, not yours.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Write them without asking.")] = False,
 ) -> None:
     """Import settings and commands of other tools. Shows what it would write and skip, and asks first."""
-    if tool and tool not in TOOLS:
-        raise UsageError(f"Unknown tool {tool!r}{did_you_mean(tool, TOOLS)}. Choose one of {', '.join(TOOLS)}.")
-    plans = [
-        (draft, write.merge_settings(draft.target, draft.values))
-        for draft in draft_imports(configuration(), (tool,) if tool else TOOLS, is_project=project)
-    ]
+    if tool and tool not in PROGRAMS:
+        raise UsageError(f"Unknown tool {tool!r}{did_you_mean(tool, PROGRAMS)}. Choose one of {', '.join(PROGRAMS)}.")
+    config, programs = configuration(), (tool,) if tool else PROGRAMS
+    drafts = draft_project_imports(config, programs) if project else [draft_own_imports(config, programs)]
+    plans = [(draft, write.merge_settings(draft.target, draft.values)) for draft in drafts]
     for draft, plan in plans:
         _show_plan(draft, plan)
     if not any(plan.added or draft.commands for draft, plan in plans):

@@ -95,7 +95,8 @@ def _builder() -> Builder:
     return Builder(shared.configuration(warns=True), store=MemorySessions(), on_notice=warn)
 
 
-async def _run_calls(single: ToolCallLine | None, mode: Mode) -> int:
+async def _run_calls(only_call: ToolCallLine | None, mode: Mode) -> int:
+    """Run one call, or those on stdin if `only_call` is None, and return the exit code."""
     builder = _builder()
     async with open_bench(builder, builder.tool_registry(), mode) as bench:
         services = bench.calls.services
@@ -105,14 +106,14 @@ async def _run_calls(single: ToolCallLine | None, mode: Mode) -> int:
             bench.calls.delegates.servers = servers
             await servers.update_tools(bench.calls)
         try:
-            return await shared.until_signal(_answer_calls(single, bench))
+            return await shared.until_signal(_answer_calls(only_call, bench))
         except shared.Interrupted as interrupted:
             return interrupted.exit_code
 
 
-async def _answer_calls(single: ToolCallLine | None, bench: "Bench") -> int:
-    if single is not None:
-        answer = await bench.answer(single)
+async def _answer_calls(only_call: ToolCallLine | None, bench: "Bench") -> int:
+    if only_call is not None:
+        answer = await bench.answer(only_call)
         _write_line(answer)
         return int(answer["is_error"])
     async for line in InputLines(unshared_stdin()):
