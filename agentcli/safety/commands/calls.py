@@ -207,7 +207,7 @@ _RUNS_UNSEEN = re.compile(
 
 
 def scripts_of(call: ProgramCall, redirects: Sequence[Redirect], stdin_text: str, state: State) -> Iterator[str]:
-    """Yield the scripts that a command may run besides the text of `sh -c`; `UNKNOWN_TEXT` for one not in sight."""
+    """Yield the scripts that a command may run besides the text of `sh -c`; `UNKNOWN_TEXT` for a script not shown."""
     if call.hides_program or any(not file.is_known for file in call.script_files):
         yield UNKNOWN_TEXT
     files = {file.text for file in call.script_files}

@@ -200,8 +200,7 @@ _GIT_READERS = ("blame", "cat-file", "describe", "diff", "grep", "log", "ls-file
 
 def _git_effects(arguments: Sequence[Field], state: State) -> Effects:
     subcommand = git_words([Field("git"), *arguments])  # and the words after it
-    options_of_git = arguments[: len(arguments) - len(subcommand)]
-    for option, folder in itertools.pairwise(options_of_git):
+    for option, folder in itertools.pairwise(arguments[: len(arguments) - len(subcommand)]):  # git's own options
         if option.text == "-C":
             state = state.entering(folder)
     words = [field.text for field in operands_of(subcommand, "Cc")]  # without the `HEAD` of `git commit -C HEAD`

@@ -42,7 +42,7 @@ def with_remotes(effects: Effects, words: Sequence[Field], state: State, workspa
 
 
 def _find_remotes(words: Sequence[Field], setup: GitSetup) -> list[str]:
-    """Return the remotes of a subcommand, by name or address; none if it has others, or if they are not certain."""
+    """Return the remotes of a subcommand, by name or address; none if it may connect to others."""
     name, words = words[0].text, words[1:]
     if name == "remote" and words:
         name, words = f"remote {words[0].text}", words[1:]
@@ -71,7 +71,7 @@ def _urls_of(remote: str, setup: GitSetup, subcommand: str) -> list[str]:
     is_push, urls = subcommand == "push", []
     own = [] if subcommand == "clone" else setup.values(f"remote.{remote}.url")
     push_urls = setup.values(f"remote.{remote}.pushurl") if is_push and own else []
-    keys = ["pushinsteadof", "insteadof"] if is_push and not push_urls else ["insteadof"]
+    keys = ["pushinsteadof", "insteadof"] if is_push and not push_urls else ["insteadof"]  # the first that applies
     for url in push_urls or (own if is_push else own[:1]) or [remote]:
         by_key = ([pair for pair in setup.sections("url", key) if url.startswith(pair[1])] for key in keys)
         replacements = next(filter(None, by_key), [("", "")])

@@ -32,7 +32,7 @@ def _is_system_path(path: str, is_glob: bool, home: str, includes_home_content: 
     home_parts = _parts(home)
     home_and_above = {"/" + "/".join(home_parts[:count]) for count in range(len(home_parts) + 1)}
     system_folders = home_and_above.union(listed_names("paths", "system"))
-    if not is_glob or path == home:  # `normal` has made the home of the glob `~/*/..`
+    if not is_glob or path == home:  # of the glob `~/*/..`, `normal` leaves the home
         return path in system_folders
     parts = _parts(path)
     while parts and finds_most_names(parts[-1]):  # deleting `/usr/*` is as bad as deleting `/usr`

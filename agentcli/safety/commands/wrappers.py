@@ -244,7 +244,8 @@ def _read_part(remaining: list[Field], call: FindCall, *, is_negated: bool) -> b
         call.problem = call.problem or "find runs a program on what it finds"
         command = _read_command(remaining)
         call.runs.append(command)
-        call.runs_on_all += () if call.is_narrowed else (command,)
+        if not call.is_narrowed:
+            call.runs_on_all.append(command)
         # `-exec grep -q x {} ;` is a test too: later actions run only on files for which grep succeeds.
         is_test = bool(command) and command[0].text in listed_names("programs", "deciding")
         call.is_narrowed = call.is_narrowed or is_test

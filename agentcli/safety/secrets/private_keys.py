@@ -86,17 +86,17 @@ def follow_key(text: str, position: int, frame: re.Pattern[str], *, is_complete:
 def find_key_ends(text: str) -> list[tuple[int, int]]:
     """Return the spans of private keys whose beginning is missing, as on one page of a file or in shortened output."""
     found: list[tuple[int, int]] = []
-    before = 0  # the end of the last key
-    for end in _END_MARK.finditer(text) if "-----END " in text else ():
-        if not _POSSIBLE_BEGINNING.search(text, before, end.start()):
-            start = _first_body_line(text, before, end.start())
-            found += [(start, end.end())] if start < end.start() else []
-        before = end.end()
+    previous_end = 0  # of a key
+    for mark in _END_MARK.finditer(text) if "-----END " in text else ():
+        if not _POSSIBLE_BEGINNING.search(text, previous_end, mark.start()):
+            start = _first_body_line(text, previous_end, mark.start())
+            found += [(start, mark.end())] if start < mark.start() else []
+        previous_end = mark.end()
     return found
 
 
 def _first_body_line(text: str, start: int, end: int) -> int:
-    """Return where the base64 lines begin that are directly above an end marker, at `end`; `end` if there are none."""
+    """Return where the base64 lines directly above the end marker at `end` begin; `end` if there are none."""
     lines: list[tuple[int, int]] = []
     for line_end in _ANY_LINE_END.finditer(text, start, end):
         lines.append((start, line_end.start()))
@@ -139,8 +139,8 @@ def _read_key_line(text: str, position: int, frame: re.Pattern[str]) -> tuple[in
         next_end = _ANY_LINE_END.search(text, start, start + _MAX_LINE_CHARS)
         position = next_end.start() if next_end else min(len(text), start + _MAX_LINE_CHARS)
         line = text[start:position]
-        for framed in filter(None, (frame.match(line), _KNOWN_FRAME.match(line))):
-            body = framed.end()
+        for found_frame in filter(None, (frame.match(line), _KNOWN_FRAME.match(line))):
+            body = found_frame.end()  # where the text of the key begins in this line
             if found := _LAST_LINE.match(line, body):
                 return start + found.end(), True
             if found := _LONG_LINE.match(line, body):

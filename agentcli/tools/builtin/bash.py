@@ -211,6 +211,7 @@ _NO_HOST = lazy_pattern(
     "|EAI_AGAIN|ENOTFOUND|failed to lookup address|no such host"
 )
 _DENIED = lazy_pattern("Read-only file system|Device or resource busy|Permission denied|Operation not permitted")
+_TEMPORARY_PATH = lazy_pattern(r"(?<![\w/.-])/(?:var/)?tmp/")
 _GIT_CONFIG_LOCKED = lazy_pattern("could not (write|lock) config file")
 _GIT_SETTINGS_KEPT = (
     "[the sandbox keeps git's settings (.git/config) from a command that runs directly: git did the rest without them. "
@@ -258,10 +259,9 @@ def _explain_failures(result: CommandResult, workspace: Workspace, cwd: Path) ->
             f"[the sandbox hides {', '.join(secret)}, which may hold secrets. The user can allow it with a rule "
             f"such as Read({secret[0]}).]"
         )
-    temporary_path = r"(?<![\w/.-])/(?:var/)?tmp/"
-    missing = [line for line in lines if "No such file or directory" in line and re.search(temporary_path, line)]
+    missing = [line for line in lines if "No such file or directory" in line and _TEMPORARY_PATH.search(line)]
     roots = list(map(str, workspace.facts.roots))  # one may be in /tmp
-    if any(not any(root in line for root in roots) for line in missing):
+    if not all(any(root in line for root in roots) for line in missing):
         yield "[/tmp is new and empty for each command. Keep files for later commands in the workspace.]"
     if result.denials and (result.exit_code or _PROXY_FAILED.search(output)):
         yield from (f"[the sandbox's proxy: {reason}]" for reason in result.denials[:3] if reason not in output)

@@ -149,7 +149,7 @@ class NearestPaths:
         self._limit = limit  # the number of paths in the result (0: all)
         self._below = below  # the folder that is listed, with which every path begins
         self._with_folders = with_folders
-        # The slashes in the name of a file that is to be shown; the listed folder's own files have the depth 1.
+        # A name with more slashes is not listed. The listed folder's own files have the depth 1.
         self._max_slashes = below.count("/") + depth - 1 if depth else None
         self._folders: set[str] = set()  # the folders that hold a file
         self._batches_by_slashes = defaultdict[int, list[str]](list)  # by the slashes in each name

@@ -227,6 +227,5 @@ def small_specs(specs: Iterable[ToolSpec]) -> tuple[ToolSpec, ...]:
     for spec in (spec for spec in specs if spec.name in _SMALL):
         text, required, optional = _SMALL[spec.name]
         types = {name: {"type": spec.input_schema["properties"][name]["type"]} for name in (*required, *optional)}
-        schema = {"type": "object", "properties": types, "required": list(required)}
-        small.append(ToolSpec(spec.name, text, schema))
+        small.append(ToolSpec(spec.name, text, {"type": "object", "properties": types, "required": list(required)}))
     return tuple(small)

@@ -60,7 +60,7 @@ def _changed_parts(old: Sequence[str], new: Sequence[str]) -> tuple[list[str], l
 
 
 def shared_ends(first: Sequence[str], second: Sequence[str]) -> tuple[int, int]:
-    """Count the characters, or lines, that both have in common at the beginning, and of the others at the end."""
+    """Count the characters, or lines, that both have in common at the beginning, and at the end of the rest."""
     head = _shared_length(first, second)
     return head, _shared_length(first[head:][::-1], second[head:][::-1])
 

@@ -230,8 +230,7 @@ class WordReader(ABC):
                 text = HOME_MARK + text[1:]
             elif re.match(r"~|[A-Za-z_]\w*\+?=(?s:.*[=:])?~", shape):  # `~name`; `PATH=/bin:~`
                 self._note("it uses a form of ~ that agentcli can't read")
-                is_root = re.match(r"~root(/|$)", shape)
-                text = f"/root{text.removeprefix('~root')}" if is_root else UNKNOWN_TEXT
+                text = "/root" + text.removeprefix("~root") if re.match(r"~root(/|$)", shape) else UNKNOWN_TEXT
         is_bracket = -1 < shape.find("[") < shape.rfind("]")
         if is_bracket and not text.endswith(shape[shape.find("[") :]):  # it, or text after it, is quoted
             self._note("a pattern is partly quoted")
