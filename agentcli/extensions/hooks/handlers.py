@@ -38,8 +38,6 @@ for can never be reached, add "impossible": true."""
 
 
 class ConfiguredHooks(hook_runs.RunningHooks, kw_only=True):
-    """Runs the hooks of settings and plugins."""
-
     programs: ProgramPins
     environment: Mapping[str, str]  # of commands
     variables: Mapping[str, str]  # for the headers of HTTP hooks
@@ -78,7 +76,7 @@ class ConfiguredHooks(hook_runs.RunningHooks, kw_only=True):
         return self.context.ask if self.context.mode() != "dontAsk" else None
 
     async def _run_command(self, spec: HookSpec, input: bytes) -> EventAnswer:
-        """Run a command outside the sandbox, and end all its processes. The person may decline changes of its files."""
+        """Run a command outside the sandbox, and end all its processes. Files that it runs must be trusted."""
         publish, hook = self.context.publish, f"the {spec.event} hook `{spec.title}`"
         async with self._asking:  # hooks that run the same file wait, so that the person is asked about it once
             why = await why_denied(
@@ -89,7 +87,7 @@ class ConfiguredHooks(hook_runs.RunningHooks, kw_only=True):
             return EventAnswer("deny" if spec.event in hook_runs.FAIL_CLOSED_EVENTS else "", why, problem=why)
         try:
             end = await run_short_program(
-                ("/bin/sh", "-c", spec.title),  # the shell expands its variables
+                ("/bin/sh", "-c", spec.shell_command),  # the shell expands its variables
                 timeout_s=spec.timeout_s,
                 max_bytes=MAX_ANSWER_BYTES,  # of each stream
                 environment={**self.environment, **spec.environment},
@@ -136,7 +134,7 @@ async def ask_model(session: Session, question: str, model: str) -> str:
 
 
 async def ask_agent(session: Session, question: str, model: str) -> str:
-    """Start a subagent that can only read, and return its answer. Raises `AgentcliError`."""
+    """Let a subagent that can only read answer a question. Raises `AgentcliError`."""
     from agentcli.extensions.subagents.running import Subagents
 
     def store(body: Body) -> asyncio.Task[None]:
@@ -148,7 +146,7 @@ async def ask_agent(session: Session, question: str, model: str) -> str:
     make_subagents = calls.delegates.make_subagents  # new ones, because all running subagents may wait for this hook
     if make_subagents is None or not isinstance(agents := make_subagents(), Subagents):
         raise UsageError("there are no subagents in this session")
-    agents.id_prefix = hook_runs.HOOK_AGENT
+    agents.id_prefix = hook_runs.HOOK_AGENT  # by which `fire` recognizes it, and starts no such agent for its events
     tools = tuple(name for name in _READING_TOOLS if name in calls.tools)
     arguments = CreateSubagent(task=task, agent="explore", tools=tools, model=model or None, max_turns=50)
     turn = TurnCalls(session=calls, state=state, emit=session.publish, store=store, budgets=state.budgets)
@@ -163,7 +161,7 @@ async def post_event(url: str, options: HookOptions, input: bytes, variables: Ma
         name.lower(): _VARIABLE.sub(lambda found: allowed.get(found[1] or found[2], ""), value)
         for name, value in options.headers.items()
     }
-    # `mask_of` finds secrets by words in names, but an allowed variable is a secret whatever its name is.
+    # An allowed variable is a secret whatever its name is; `mask_of` finds secrets by words in names, such as `secret`.
     mask = mask_of(headers | {f"secret {name}": value for name, value in allowed.items()}, url)
     client = HttpClient(url, headers)
     path = "/" if urlsplit(url).path.endswith("/") else ""  # the client removes a slash at the end of `url`

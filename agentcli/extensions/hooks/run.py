@@ -4,7 +4,7 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,31 +74,36 @@ def answer_in_output(spec: HookSpec, text: str) -> EventAnswer:
     if spec.event in EVENTS_ABOUT_DECISIONS and (bare := _bare_answers(spec, text)):
         return combine_answers(bare)
     answers: list[EventAnswer] = []
-    failure: EventAnswer | None = None  # reports the first object that cannot be read: it may have been a denial
+    failures: list[EventAnswer] = []  # for objects that cannot be read: they may have been denials
+    for start, found in _objects_in(text):
+        if isinstance(found, Exception):
+            if takes_text and start > 0 and not _ANSWER_KEY.search(text, start):
+                break  # the rest is text without an answer
+            failures.append(failure_answer(spec, f"its answer is not valid JSON ({found})"))
+        elif start == 0 or any(_ANSWER_KEY.fullmatch(f'"{key}"') for key in found):  # else JSON of another program
+            answer = answer_in_object(spec, found)
+            if not failures or answer.blocks:  # after an unreadable object only a denial is trusted
+                answers.append(answer)
+    if answers or failures:
+        return combine_answers([*answers, *failures[:1]])  # one report is enough
+    if spec.event in EVENTS_ABOUT_DECISIONS and _ANSWER_KEY.search(text):
+        return failure_answer(spec, "its answer does not start on a new line")
+    return EventAnswer(context=text if takes_text else "")
+
+
+def _objects_in(text: str) -> Iterator[tuple[int, dict[str, Any] | Exception]]:
+    """Yield the position and value of each JSON object at the beginning of a line; the error if it is not valid."""
     position = 0
     while brace := _BRACE.search(text, position):
         start = brace.end() - 1
         try:
-            fields, position = _DECODER.raw_decode(text, start)
+            found, position = _DECODER.raw_decode(text, start)
             if rest_of_line := text[position:].partition("\n")[0].strip():
                 raise ValueError(f"{rest_of_line[:40]!r} follows it")
+            yield start, found
         except (ValueError, RecursionError) as error:
-            if takes_text and start > 0 and not _ANSWER_KEY.search(text, start):
-                break  # the rest is text without an answer
-            failure = failure or failure_answer(spec, f"its answer is not valid JSON ({error})")
-            position = start + len(text[start:].partition("\n")[0])  # the next line may begin an answer
-            continue
-        if start == 0 or any(_ANSWER_KEY.fullmatch(f'"{key}"') for key in fields):  # else JSON of another program
-            answer = answer_in_object(spec, fields)
-            if failure is None or answer.blocks:  # after an unreadable object only a denial is trusted
-                answers.append(answer)
-    if failure is not None:
-        answers.append(failure)
-    if answers:
-        return combine_answers(answers)
-    if spec.event in EVENTS_ABOUT_DECISIONS and _ANSWER_KEY.search(text):
-        return failure_answer(spec, "its answer does not start on a new line")
-    return EventAnswer(context=text if takes_text else "")
+            position = start + len(text[start:].partition("\n")[0])  # the next line may begin another object
+            yield start, error
 
 
 def _bare_answers(spec: HookSpec, text: str) -> list[EventAnswer]:
@@ -123,7 +128,7 @@ def answer_in_object(spec: HookSpec, answer: dict[str, Any]) -> EventAnswer:
     decision: Decision = ""
     for word in filter(None, (*words, behaviour.get("behavior"))):  # null and false decide nothing
         found = _DECISIONS.get(word) if isinstance(word, str) else None
-        if found is None:  # a hook that was asked to decide, but not in known words, lets nothing through
+        if found is None:  # an unknown word must not let an event pass that hooks decide about
             decision = "deny" if spec.event in EVENTS_ABOUT_DECISIONS else spec.on_error
             return failure_answer(spec, f"its decision {word!r} is not allow, ask or deny", decision)
         decision = max(decision, found, key=_STRENGTH.__getitem__)
@@ -198,38 +203,41 @@ class RunningHooks(msgspec.Struct, kw_only=True):
         Hooks get the `fields`, and the arguments of a `call` under our names and those of other agents. Matchers are
         compared with the tool's name; for an event that is not about a call, with the `subject`.
         """
-        hook_input: dict[str, Any] = {}  # the call's arguments under both names
+        arguments: dict[str, Any] = {}  # the call's, under our names and those of other agents
         if call is not None:
-            subject, hook_input = call.name, self.input_for_hooks(call.name, call.input)
+            subject, arguments = call.name, self.input_for_hooks(call.name, call.input)
             name = CLAUDE_CODE_NAMES.get(call.name, call.name)
-            fields |= {"tool_name": name, "tool_input": hook_input, "tool_use_id": call.id}
+            fields |= {"tool_name": name, "tool_input": arguments, "tool_use_id": call.id}
         matching = [spec for spec in self.specs if spec.is_for(event, subject, call.input if call else {})]
         if agent_id.startswith(HOOK_AGENT):
             matching = [spec for spec in matching if spec.handler["type"] != "agent"]
         if not matching:
             return EventAnswer()
         context = self.context
-        about = {"session_id": context.id, "transcript_path": context.transcript(), "cwd": str(self.cwd)}
+        common = {"session_id": context.id, "transcript_path": context.transcript(), "cwd": str(self.cwd)}
         if agent_id != "main":  # a subagent, such as `explore-2`
-            about |= {"agent_id": agent_id, "agent_type": agent_id.rpartition("-")[0]}
-        data = msgspec.json.encode({**about, "hook_event_name": event, "permission_mode": context.mode(), **fields})
+            common |= {"agent_id": agent_id, "agent_type": agent_id.rpartition("-")[0]}
+        input = msgspec.json.encode({**common, "hook_event_name": event, "permission_mode": context.mode(), **fields})
         distinct: dict[str | bytes, HookSpec] = {}
         for spec in matching:  # hooks with the same command, and equal hooks of other kinds, run only once
             distinct.setdefault(spec.expanded_command or msgspec.json.encode(spec.handler), spec)
-        runs = [self._run_and_report(spec, data, subject, agent_id) for spec in distinct.values()]
+        runs = [self._run_and_report(spec, input, subject, agent_id) for spec in distinct.values()]
         answer = combine_answers(await asyncio.gather(*runs))
         problem = (f"Hook {event}: {answer.problem}.",) if answer.problem else ()
         for notice in (*answer.notices, *problem):
             context.publish(Notice(notice, agent_id=agent_id))
         if call is not None and answer.input is not None:
-            answer = msgspec.structs.replace(answer, input=own_input(call.name, answer.input, hook_input))
+            answer = msgspec.structs.replace(answer, input=own_input(call.name, answer.input, arguments))
         return msgspec.structs.replace(answer, reason=context.mask(answer.reason), context=context.mask(answer.context))
 
     async def _run_and_report(self, spec: HookSpec, input: bytes, subject: str, agent_id: str) -> EventAnswer:
         began = time.monotonic()
         answer = await self.run(spec, input)
-        result = (answer.decision, answer.reason, answer.problem, round((time.monotonic() - began) * 1000))
-        self.context.publish(HookRan(spec.event, spec.title, subject, *result, agent_id=agent_id))
+        took_ms = round((time.monotonic() - began) * 1000)
+        ran = HookRan(
+            spec.event, spec.title, subject, answer.decision, answer.reason, answer.problem, took_ms, agent_id=agent_id
+        )
+        self.context.publish(ran)
         return answer
 
     async def run(self, spec: HookSpec, input: bytes) -> EventAnswer:

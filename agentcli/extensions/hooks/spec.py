@@ -54,7 +54,7 @@ class HookSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def title(self) -> str:
-        """One line that identifies the hook to a person; for a command, the text that the shell gets."""
+        """The text that identifies the hook to a person."""
         match self.handler:
             case {"type": "http", "url": url}:
                 variables = "".join(f" ${name}" for name in self.handler.get("allowedEnvVars", ()))
@@ -63,16 +63,24 @@ class HookSpec(msgspec.Struct, frozen=True, kw_only=True):
                 return f"mcp__{server}__{tool}"
             case {"type": "prompt" | "agent" as kind, "prompt": prompt}:
                 return f"{kind}: {' '.join(prompt.split())[:60]}"
+        return self.shell_command
+
+    @property
+    def shell_command(self) -> str:
+        """The command of a hook of type `command`, as the shell gets it; empty for hooks of other types."""
+        match self.handler:
             # Quoted, because a shell must not interpret the arguments; a variable within '…' becomes '…'"${NAME}"'…'.
-            case {"command": command, "args": args}:
+            case {"type": "command", "command": command, "args": args}:
                 words = map(shlex.quote, (command, *args))
                 return " ".join(_FOLDER_VARIABLE.sub(r"""'"\g<0>"'""", word) for word in words)
-        return str(self.handler["command"])
+            case {"type": "command", "command": command}:
+                return str(command)
+        return ""
 
     @property
     def expanded_command(self) -> str:
-        """The command with its plugin's folders filled in; empty for hooks of other types."""
-        command = self.title if self.handler["type"] == "command" else ""
+        """The shell command with its plugin's folders filled in."""
+        command = self.shell_command
         for name, value in self.environment.items():
             command = command.replace(f"${{{name}}}", value)
         return command
