@@ -53,8 +53,8 @@ class AcpAgent:
         self._client = Client(self._connection)
         self._open: dict[str, ClientSession] = {}  # by session id
         self._closing: set[asyncio.Task[None]] = set()
-        # The client has sent `initialize`; the connection has ended.
-        self._is_initialized = self._is_leaving = False
+        self._is_initialized = False  # True when the client has sent `initialize`
+        self._is_leaving = False  # True when the connection has ended
 
     async def run(self, input: BinaryIO) -> None:
         """Serve until the client disconnects or `leave` is called; then interrupt all turns and store everything."""
@@ -105,7 +105,7 @@ class AcpAgent:
                     f"Unknown authentication method {method_id[:80]!r}. Set the key in the environment of "
                     "this program, or save it with agentcli login PROVIDER in a terminal."
                 )
-            case messages.NewSessionRequest():  # or its subclass
+            case messages.NewSessionRequest():  # or its subclass `StoredSession`
                 session = await self._open_session_for(request, is_fork=method == "session/fork")
                 if method == "session/load":
                     await session.replay()
@@ -151,12 +151,10 @@ class AcpAgent:
         servers = {server.name: server.entry for server in request.mcp_servers or ()}
         files = partial(ClientFiles, self._client, cwd) if self._client.capabilities.has_files else None
         editor = hosts.Editor(folders, servers, files)
-        id = ""
-        if isinstance(request, messages.StoredSession):
-            id = request.session_id
-            await hosts.session_info(self._store, id)
-        resumed_id = "" if is_fork else id  # empty: it gets a new id, so it cannot be open here
-        if (open_here := self._open.pop(resumed_id, None)) is not None:
+        id = request.session_id if isinstance(request, messages.StoredSession) else ""  # of the stored one
+        if id:
+            await hosts.session_info(self._store, id)  # raises `NoSession` if there is none
+        if not is_fork and (open_here := self._open.pop(id, None)) is not None:
             await open_here.close()
         open_request = hosts.OpenRequest(cwd=cwd, id=id, how="fork" if is_fork else "resume", editor=editor)
         opened = await self._open_session(open_request)

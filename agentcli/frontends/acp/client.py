@@ -6,6 +6,7 @@ import io
 import logging
 import uuid
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar, cast
 
@@ -105,7 +106,7 @@ class ClientFiles:
 
     def _read(self, path: Path) -> BinaryIO:
         file = self._disk.read(path)
-        if not self._is_shared(path):
+        if not self._is_served_by_editor(path):
             return file
         if (unsaved := self._unsaved(path, file.read(MAX_FILE_BYTES + 1))) is not None:
             file.close()
@@ -117,7 +118,7 @@ class ClientFiles:
         """Make sure that `content` is on the disk, even if the editor does not save it, or reformats it."""
         text = _utf8_text(content)
         has_folder = self._disk.look(path.parent).kind is not None  # not every editor creates missing folders
-        if text is not None and not text.startswith(BOM) and has_folder and self._is_shared(path):
+        if text is not None and not text.startswith(BOM) and has_folder and self._is_served_by_editor(path):
             params = {**self._params(path), "content": text}
             try:
                 self._wait_for(self._client.connection.request("fs/write_text_file", params))
@@ -130,7 +131,7 @@ class ClientFiles:
     def _save(self, path: Path) -> None:
         """Write the editor's unsaved changes to the disk. Raises `ToolError`."""
         on_disk = self._on_disk(path)
-        if on_disk is None or not self._is_shared(path):
+        if on_disk is None or not self._is_served_by_editor(path):
             return
         try:
             if (unsaved := self._unsaved(path, on_disk)) is not None:
@@ -157,16 +158,14 @@ class ClientFiles:
         except OSError:
             return None
 
-    def _is_shared(self, path: Path) -> bool:
+    def _is_served_by_editor(self, path: Path) -> bool:
         """Return True for files that go through the editor: those in the workspace that are not auto-executed.
 
         In the event loop it is False, because waiting there for the editor's answer would block the connection.
         """
-        try:
+        with suppress(RuntimeError):  # no event loop runs in this thread, so it can wait
             if asyncio.get_running_loop() is self._loop:
                 return False
-        except RuntimeError:
-            pass  # no event loop in this thread: waiting is possible
         roots = tuple(self._roots())
         is_inside = any(map(path.is_relative_to, roots))
         return is_inside and not self._disk.look(path, "write", Grants(roots=roots)).is_auto_executed

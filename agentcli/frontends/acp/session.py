@@ -52,8 +52,8 @@ class ClientSession:
         self._ended_turns_sent = session.turns_begun  # turns whose updates were all sent; earlier turns need none
         self._turn_end_sent = asyncio.Event()
         self._end: events.Done | events.TurnFailed | None = None  # of the newest turn
-        # A prompt is being answered; the client has cancelled it; the model has refused it.
-        self._is_prompted = self._is_cancelled = self._is_refused = False
+        # A prompt is being answered; the client has cancelled the newest one; the model has refused it.
+        self._is_answering = self._is_cancelled = self._is_refused = False
         self._title = title_of(session.snapshot().conversation.path)
         self._options_sent = self.settings()["configOptions"]
         self._follower = asyncio.create_task(self._follow(session.subscribe()))
@@ -92,9 +92,9 @@ class ClientSession:
 
     async def answer_prompt(self, content: Sequence[Content]) -> dict[str, Any]:
         """Answer a prompt, or run it as a command; return the answer to session/prompt. Raises `RpcError`."""
-        if self._is_prompted:
+        if self._is_answering:
             raise RpcError(INVALID_REQUEST, "This session is already answering a prompt. To stop it: session/cancel")
-        self._is_prompted, self._is_cancelled, self._is_refused = True, False, False
+        self._is_answering, self._is_cancelled, self._is_refused = True, False, False
         try:
             return await self._answer(content)
         except asyncio.CancelledError:  # by $/cancel_request
@@ -102,7 +102,7 @@ class ClientSession:
             await self._wait_for_turns()
             return _CANCELLED
         finally:
-            self._is_prompted = False
+            self._is_answering = False
 
     def cancel(self) -> None:
         self._is_cancelled = True

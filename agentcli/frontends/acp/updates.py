@@ -29,7 +29,7 @@ KINDS = {  # tool name -> the protocol's kind of call
 # Tools whose results are Markdown, and tools whose `path` is shown as a location.
 _MARKDOWN_TOOLS = frozenset(("create_subagent", "web_fetch", "web_search", "skill", "recall", "think", "ask_user"))
 _FILE_TOOLS = frozenset(("file_read", "file_write", "file_edit", "file_list", "grep_search"))
-_MARKS = {"verified": ("✓", ""), "unverified": ("?", " - not verified"), "refuted": ("✗", " - the log says otherwise")}
+_CLAIM_LINES = {"verified": "✓ {}", "unverified": "? {} - not verified", "refuted": "✗ {} - the log says otherwise"}
 _PROSE_TOOLS = frozenset(("", "create_subagent", "think", "ask_user"))  # their titles quote prose; "": a notice
 _MARKUP = lazy_pattern(r"`+|(?<!\S)#{1,6} |\*\*(\w[^*]*)\*\*")  # does not match the stars of `src/**/*.py`
 
@@ -81,8 +81,7 @@ class Updates:
             case events.Compaction(before, after):
                 yield notice(f"Compacted the conversation from about {before:,} to {after:,} tokens.", "info")
             case events.Done(claims=claims) if self._shows_claims and claims:
-                marked = ((*_MARKS[claim.verdict], " ".join(claim.text.split())) for claim in claims)
-                lines = (f"{mark} {text}{remark}" for mark, remark, text in marked)
+                lines = [_CLAIM_LINES[claim.verdict].format(" ".join(claim.text.split())) for claim in claims]
                 are_verified = all(claim.verdict == "verified" for claim in claims)
                 yield notice("\n".join(("Claims checked:", *lines)), "info" if are_verified else "warning")
 
