@@ -83,10 +83,8 @@ class ControlChannel:
             case _:
                 pending.set_exception(ClientError(str(response.get("error") or "The program gave no reason.")))
 
-    def respond(self, id: str, **answer: Any) -> None:
-        self.write(
-            {"type": "control_response", "response": {"subtype": "success", "request_id": id, "response": answer}}
-        )
+    def respond(self, id: str, **body: Any) -> None:
+        self.write({"type": "control_response", "response": {"subtype": "success", "request_id": id, "response": body}})
 
     def respond_with_error(self, id: str, error: str) -> None:
         self.write({"type": "control_response", "response": {"subtype": "error", "request_id": id, "error": error}})
@@ -111,8 +109,8 @@ def read_callbacks(table: Mapping[str, Any], report: Callable[[str], object]) ->
     for event, matchers in table.items():
         groups: list[dict[str, Any]] = []
         for matcher in matchers or ():
-            more = {key: matcher[key] for key in ("timeout", "onFailure") if matcher.get(key)}
-            hooks = [{"command": str(id), **more} for id in matcher.get("hookCallbackIds", ())]
+            options = {key: matcher[key] for key in ("timeout", "onFailure") if matcher.get(key)}
+            hooks = [{"command": str(id), **options} for id in matcher.get("hookCallbackIds", ())]
             groups += [{"matcher": matcher.get("matcher"), "hooks": hooks}] if hooks else []
         yield from read_hooks({event: groups}, "initialize", refuse if event in EVENTS else report)
 
@@ -123,11 +121,12 @@ class CallbackHooks(hook_runs.RunningHooks, kw_only=True):
     channel: ControlChannel
 
     async def run(self, spec: HookSpec, input: bytes) -> EventAnswer:
-        fields = msgspec.json.decode(input)
+        callback, event = spec.handler["command"], msgspec.json.decode(input)
         try:
             async with asyncio.timeout(spec.timeout_s):
-                call = {"callback_id": spec.title, "input": fields, "tool_use_id": fields.get("tool_use_id")}
-                answer = await self.channel.ask("hook_callback", **call)
+                answer = await self.channel.ask(
+                    "hook_callback", callback_id=callback, input=event, tool_use_id=event.get("tool_use_id")
+                )
         except TimeoutError:
             return hook_runs.failure_answer(spec, f"it timed out after {spec.timeout_s:g} s")
         except ClientGone as error:
@@ -237,13 +236,13 @@ class PermissionBridge:
     async def _ask(self, question: events.QuestionEvent) -> None:
         """Pass a question to the program, and submit its answer; without a valid one the call is denied."""
         name, input = self._call_of(question)
-        about = {"tool_name": name, "input": input, "tool_use_id": question.call.id, "title": question.title}
+        fields = {"tool_name": name, "input": input, "tool_use_id": question.call.id, "title": question.title}
         if question.agent_id != "main":
-            about["agent_id"] = question.agent_id
+            fields["agent_id"] = question.agent_id
         suggestions = list(_permission_suggestions(question))
         try:
             answer = await self._channel.ask(
-                "can_use_tool", **about, decision_reason=question.reason, permission_suggestions=suggestions
+                "can_use_tool", **fields, decision_reason=question.reason, permission_suggestions=suggestions
             )
             op = self._to_operation(question, input, answer)
         except ClientError as error:

@@ -20,8 +20,6 @@ from agentcli.llm.messages import Text
 
 
 class ControlDialogue(Dialogue):
-    """A dialogue in Claude Code's control protocol."""
-
     output: ClaudeCodeOutput
 
     def __init__(self, host: ScreenlessHost, *, client: ControlClient, **options: Any) -> None:
@@ -120,10 +118,16 @@ class ControlDialogue(Dialogue):
 def _server_info(host: ScreenlessHost) -> dict[str, Any]:
     model = host.session.state.model.name
     commands = [{"name": one.name, "description": one.help, "argumentHint": one.argument} for one in host.commands]
-    models = [{"value": model, "displayName": model, "description": ""}]
-    fixed = {"account": {}, "output_style": "default", "available_output_styles": ["default"]}
-    about = {"hook_on_failure_supported": True, "claude_code_version": VERSION, **fixed}
-    return {"commands": commands, "agents": _known_agents(host.session), "models": models, **about}
+    return {
+        "commands": commands,
+        "agents": _known_agents(host.session),
+        "models": [{"value": model, "displayName": model, "description": ""}],
+        "hook_on_failure_supported": True,
+        "claude_code_version": VERSION,
+        "account": {},
+        "output_style": "default",
+        "available_output_styles": ["default"],
+    }
 
 
 def _known_agents(session: Session) -> list[dict[str, Any]]:
@@ -172,9 +176,13 @@ async def _run_command(host: ScreenlessHost, command: str, argument: str) -> dic
 
 def _server_status(server: Server) -> dict[str, Any]:
     tools = [{"name": tool.name, "description": tool.description} for tool in (server.approved_offer or Offer()).tools]
-    scope = "sdk" if server.spec.scope == "caller" else server.spec.scope
-    about = {"name": server.name, "status": STATUSES.get(server.status, server.status), "scope": scope, "tools": tools}
-    return about | ({"error": server.problem} if server.problem else {})
+    return {
+        "name": server.name,
+        "status": STATUSES.get(server.status, server.status),
+        "scope": "sdk" if server.spec.scope == "caller" else server.spec.scope,
+        "tools": tools,
+        **({"error": server.problem} if server.problem else {}),
+    }
 
 
 async def _context_usage(host: ScreenlessHost) -> dict[str, Any]:
@@ -183,8 +191,8 @@ async def _context_usage(host: ScreenlessHost) -> dict[str, Any]:
     free = {"name": "free", "tokens": max(0, use.window - use.request), "color": "", "kind": "free"}
     percentage = round(100 * use.request / use.window)
     tokens = {"totalTokens": use.request, "maxTokens": use.window, "rawMaxTokens": use.window, "percentage": percentage}
-    about = {"categories": [*used, free], "model": use.model, "isAutoCompactEnabled": True}
-    return {**about, **tokens, **dict.fromkeys(("gridRows", "memoryFiles", "mcpTools", "agents"), ())}
+    unsupported = dict.fromkeys(("gridRows", "memoryFiles", "mcpTools", "agents"), ())
+    return {"model": use.model, "isAutoCompactEnabled": True, "categories": [*used, free], **tokens, **unsupported}
 
 
 async def _rewind_files(host: ScreenlessHost, message_id: str, *, is_dry: bool) -> dict[str, Any]:

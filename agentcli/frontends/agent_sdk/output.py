@@ -79,8 +79,8 @@ class ClaudeCodeOutput(JsonOutput):
 
     def report_state(self, state: str) -> None:
         if self._client.reads_state:
-            about = {"session_id": self._session.id, "state": state, "sdk_host_only": True}
-            self.write({"type": "system", "subtype": "session_state_changed", **about})
+            kind = {"type": "system", "subtype": "session_state_changed"}
+            self.write(kind | {"session_id": self._session.id, "state": state, "sdk_host_only": True})
 
     def acknowledge(self, id: str | int, error: str = "") -> None:
         if error:
@@ -115,25 +115,25 @@ class ClaudeCodeOutput(JsonOutput):
                     "claude_code_version": VERSION,
                 }
             case {"subtype": "subagent_started", "task": task, "agent": agent}:
-                about = {"description": task, "prompt": task, "subagent_type": agent, "task_type": "local_agent"}
-                yield _system("task_started", value, **_task_ids(value), **about)
+                fields = {"description": task, "prompt": task, "subagent_type": agent, "task_type": "local_agent"}
+                yield _system("task_started", value, **_task_ids(value), **fields)
             case {"subtype": "subagent_ended", "end": end, "usage": usage, "num_turns": rounds}:
                 spent = {"total_tokens": sum(usage.values()), "tool_uses": rounds, "duration_ms": 0}
                 status = end if end in ("failed", "stopped") else "completed"
-                about = {"status": status, "output_file": "", "summary": end, "usage": spent}
-                yield _system("task_notification", value, **_task_ids(value), **about)
+                fields = {"status": status, "output_file": "", "summary": end, "usage": spent}
+                yield _system("task_notification", value, **_task_ids(value), **fields)
             case {"subtype": "compact_boundary", "trigger": trigger, "tokens_before": before, "tokens_after": after}:
                 kind = "manual" if trigger == "manual" else "auto"
                 yield value | {"compact_metadata": {"trigger": kind, "pre_tokens": before, "post_tokens": after}}
             case {"subtype": "retry", "number": number, "delay_ms": delay_ms, "error": error}:
-                delay = {"attempt": number, "max_retries": value.get("max_retries", number), "retry_delay_ms": delay_ms}
-                yield _system("api_retry", value, error_status=None, error=error, **delay)
+                retry = {"attempt": number, "max_retries": value.get("max_retries", number), "retry_delay_ms": delay_ms}
+                yield _system("api_retry", value, error_status=None, error=error, **retry)
             case {"subtype": "notice", "text": text}:
                 yield _system("informational", value, content=text, level="notice")
             case {"subtype": "hook", "command": command, "problem": problem} if self._client.shows_hooks:
-                about = {"hook_id": command, "hook_name": command, "hook_event": value["hook_event"]}
+                hook = {"hook_id": command, "hook_name": command, "hook_event": value["hook_event"]}
                 output = {"output": value["reason"], "stdout": "", "stderr": problem}
-                yield _system("hook_response", value, **about, **output, outcome="error" if problem else "success")
+                yield _system("hook_response", value, **hook, **output, outcome="error" if problem else "success")
             case {"subtype": "hook" | "command"}:
                 return  # a command's output is in its result
             case _:
@@ -186,8 +186,13 @@ class ClaudeCodeOutput(JsonOutput):
 
     def _model_usage(self, name: str, usage: Mapping[str, Any]) -> dict[str, Any]:
         info = self._session.runtime.models.info(name)
-        about = {"costUSD": usage["cost_usd"] or 0.0, "contextWindow": info.window, "maxOutputTokens": info.max_output}
-        return {theirs: usage[ours] for theirs, ours in _USAGE.items()} | about | {"webSearchRequests": 0}
+        return {
+            **{theirs: usage[ours] for theirs, ours in _USAGE.items()},
+            "costUSD": usage["cost_usd"] or 0.0,
+            "contextWindow": info.window,
+            "maxOutputTokens": info.max_output,
+            "webSearchRequests": 0,
+        }
 
 
 def _system(subtype: str, value: Mapping[str, Any], **fields: Any) -> dict[str, Any]:

@@ -70,10 +70,9 @@ class HookTranscript:
         self._folder = self._folder or TemporaryDirectory(prefix="transcript-", dir=session.private_folder)
         file = Path(self._folder.name) / f"{session.id}.jsonl"
         cwd, mask = session.runtime.calls.workspace.cwd, session.runtime.calls.services.mask
-        about = {"cwd": str(cwd), "version": __version__}
         with file.open("a" if self._written else "w", encoding="utf-8") as transcript:
             for entry in entries:
-                line = _line(entry, session.id) | about
+                line = _line(entry, session.id) | {"cwd": str(cwd), "version": __version__}
                 for block in line.get("message", {}).get("content", ()):
                     if block["type"] == "tool_use":
                         block["name"], block["input"] = claude_code_call(block["name"], block["input"], cwd)
