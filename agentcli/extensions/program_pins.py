@@ -87,10 +87,8 @@ class ProgramPins:
     def current_digests(self, command: str) -> dict[str, str]:
         """Return the digests of the files that a command runs, as they are now, by path."""
         pinned = self._pinned.get(command, {})
-        programs = [
-            file.path for file in _with_glob_matches(self._files_in_folders(command)) if _is_program(file, pinned)
-        ]
-        return {path: digest for path in programs if (digest := file_digest(path)) != MISSING}
+        paths = [file.path for file in _with_glob_matches(self._files_in_folders(command)) if _is_program(file, pinned)]
+        return {path: digest for path in paths if (digest := file_digest(path)) != MISSING}
 
     def changed_files(self, command: str) -> Sequence[Path]:
         """Return the files of a command that are not as they were when it was trusted."""
@@ -247,11 +245,11 @@ class _CommandReader(Struct):
     def files_in(self, text: str, max_nested: int) -> Iterator[NamedFile]:
         """Yield the files that a text names, also in words that are commands (`sh -c '…'`), to `max_nested` levels."""
         for words in _simple_commands(text):
-            is_first = True  # not yet an argument
+            is_program = True  # the word names the program that is run; the words after it are arguments
             awaits_script = False  # True between an interpreter and its script
             previous = ""
             for raw in words:
-                if is_first and (assigned := _ASSIGNMENT.fullmatch(raw)):  # before the command: `NAME=value command`
+                if is_program and (assigned := _ASSIGNMENT.fullmatch(raw)):  # `NAME=value program`
                     self.variables[assigned[1]] = self._expand_variables(assigned[2])
                     yield from self._files_named_by(assigned[2], is_started=False)
                     continue
@@ -260,13 +258,10 @@ class _CommandReader(Struct):
                     yield from self.files_in(word, max_nested - 1)
                 if previous in ("cd", "pushd"):
                     self.folders += [os.path.join(folder, word) for folder in self.folders]  # noqa: PTH118 - text
-                if is_first and "/" not in word:
-                    yield from self._programs_on_path(word)
+                if is_program:
+                    yield from self._program_files(word)
                 else:
-                    yield from self._files_named_by(word, is_started=is_first or awaits_script)
-                if is_first and word.startswith("/"):  # `$(…)/name` is split so that a command `/name` begins
-                    yield from self._files_named_by(word.lstrip("/"), is_started=True)
-                    yield from self._entry_points(word.lstrip("/"))
+                    yield from self._files_named_by(word, is_started=awaits_script)
                 for option in (previous + word, word):  # `-m server` is two words, `-mserver` one
                     if module := _MODULE_OPTION.fullmatch(option):
                         yield from self._module_files(module[1])
@@ -275,17 +270,22 @@ class _CommandReader(Struct):
                     awaits_script = previous in _OPTIONS_WITH_VALUE  # then the word was not the script
                 if _INTERPRETER.fullmatch(word.rpartition("/")[2]) or word == ".":
                     awaits_script = True
-                is_first, previous = False, word
+                is_program, previous = False, word
 
     def _expand_variables(self, word: str) -> str:
         """Replace variables; an unknown one is probably the project's folder."""
         return _VARIABLE.sub(lambda found: self.variables.get(found[1] or found[2]) or found[3] or self.root, word)
 
-    def _programs_on_path(self, word: str) -> Iterator[NamedFile]:
-        """Yield the files that a command without a slash may be, in the folders of PATH."""
-        path = self.variables.get("PATH")
-        for folder in path.split(":") if path else ():
-            yield from self._files_named_by(f"{self._expand_variables(folder) or '.'}/{word}", is_started=True)
+    def _program_files(self, word: str) -> Iterator[NamedFile]:
+        """Yield the files that the first word of a command may name: a path, or a program in the folders of PATH."""
+        if "/" in word:
+            yield from self._files_named_by(word, is_started=True)
+            if word.startswith("/"):  # `$(…)/name` is split so that a command `/name` begins
+                yield from self._files_named_by(word.lstrip("/"), is_started=True)
+                yield from self._entry_points(word.lstrip("/"))
+        elif path := self.variables.get("PATH"):
+            for folder in path.split(":"):
+                yield from self._files_named_by(f"{self._expand_variables(folder) or '.'}/{word}", is_started=True)
 
     def _files_named_by(self, word: str, *, is_started: bool) -> Iterator[NamedFile]:
         """Yield the files that a word may name: as it is, by one of its parts, or after a shell has expanded it."""

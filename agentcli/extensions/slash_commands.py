@@ -145,7 +145,7 @@ async def _agents(host: CommandHost, argument: str) -> Outcome:
             return "\n".join([*rows, f"Kinds: {', '.join(agents.definitions)}."])
         case "stop":
             session = _running_session(agents, id)
-            for _ in tuple(session.state.conversation.queue.steering):  # after the interrupt they would start a turn
+            for _ in tuple(session.state.conversation.queue.steering):  # messages that would start another turn
                 session.submit(TakeBack(0))
             session.submit(Interrupt())
             return f"Stopping {id}. Its partial answer goes to the main agent."

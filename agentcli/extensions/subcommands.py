@@ -53,8 +53,8 @@ def list_skills(json: AsJson = False) -> None:
     rows = [_row(skill, catalog, is_active=skill.folder in usable) for skill in catalog]
     rows += [_row(skill, catalog, is_active=False) for skill in catalog.shadowed]
     for folder, why in catalog.problems.items():
-        about = {"name": Path(folder).name, "description": "", "path": f"{folder}/{FILE}", "source": ""}
-        rows.append({**about, "active": False, "warnings": [f"skipped: {why}"]})
+        row = {"name": Path(folder).name, "description": "", "path": f"{folder}/{FILE}", "source": ""}
+        rows.append(row | {"active": False, "warnings": [f"skipped: {why}"]})
     lines, width = [], max((len(row["name"]) for row in rows), default=0)
     for row in rows:
         mark, description = "●" if row["active"] else "○", shorten(row["description"], 80)
@@ -76,9 +76,7 @@ def show(name: Annotated[str, typer.Argument(help="The name of a skill.")], json
         raise UsageError(f"Could not read {skill.file}: {error}.") from error
     row = _row(skill, catalog, is_active=True)
     if json:
-        print_json(
-            {**row, "keys": msgspec.to_builtins(keys, str_keys=True, enc_hook=str), "instructions": body.strip()}
-        )
+        print_json(row | {"keys": msgspec.to_builtins(keys, str_keys=True, enc_hook=str), "instructions": body.strip()})
         return
     echo(f"{skill.name} ({skill.source}): {skill.description}\n{row['path']}")
     echo(f"\n{body.strip()}")
@@ -140,8 +138,8 @@ def _row(skill: Skill, catalog: Catalog, *, is_active: bool) -> dict[str, Any]:
     first, warnings = catalog.by_name.get(skill.name), list(skill.warnings)
     if first is not None and first.folder != skill.folder:
         warnings.append(f"{first.folder} has the same name; to use this one: /{skill.source}:{skill.name}")
-    about = {"name": skill.name, "description": skill.description, "path": str(skill.file), "source": skill.source}
-    return {**about, "active": is_active, "warnings": warnings}
+    row = {"name": skill.name, "description": skill.description, "path": str(skill.file), "source": skill.source}
+    return row | {"active": is_active, "warnings": warnings}
 
 
 def _check(folder: Path) -> tuple[list[str], list[str]]:

@@ -253,7 +253,7 @@ class Connector(msgspec.Struct, dict=True):
 def load_sdk() -> Any:
     """Import the module that uses the SDK. Raises `ToolError`."""
     try:
-        from agentcli.extensions.mcp import connection  # 0.6 s
+        from agentcli.extensions.mcp import connection  # takes 0.6 s
     except ImportError as error:
         raise ToolError(f"{EXTRA} ({error})", kind="dependency_error") from error
     return connection

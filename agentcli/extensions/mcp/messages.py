@@ -131,13 +131,12 @@ async def elicit(params: types.ElicitRequestParams, ask: Ask | None) -> types.El
     for name, field in schema["properties"].items():
         texts = (params.message, field.get("title") or name, field.get("description"))
         choices, default = _choices(field), field.get("default")
-        skips = [] if name in schema.get("required", ()) else [_SKIP]  # the choice not to fill in the field
-        if default is not None:
-            skips = [f"Keep the default: {default}"]
-        answer = await ask(" · ".join(str(text) for text in texts if text), [*choices, *skips])
+        skip = _SKIP if default is None else f"Keep the default: {default}"
+        can_skip = default is not None or name not in schema.get("required", ())
+        answer = await ask(" · ".join(str(text) for text in texts if text), [*choices, *([skip] if can_skip else ())])
         if answer is None:
             return types.ElicitResult(action="cancel")
-        if answer not in skips:
+        if not (can_skip and answer == skip):
             content[name] = _field_value(answer.strip(), field.get("type"), choices)
         elif default is not None:
             content[name] = default

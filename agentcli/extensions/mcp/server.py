@@ -90,7 +90,6 @@ class Server:
 
     @property
     def status(self) -> Status:
-        """The state as `/mcp` shows it."""
         if not self.is_enabled:
             return "disabled"
         if self._connecting is not None:
@@ -213,12 +212,12 @@ class Server:
         """Ask about a server that has changed since it was approved. Raises `ToolError` if it may not be used."""
         async with self._asking:  # other calls wait, so that the person is asked once
             while self.current_offer and self.is_changed:  # asks again if the offer has changed meanwhile
-                offer, about = self.current_offer, f"({self.describe_changes()})"
-                question = f"The project's MCP server {self.name} changed since you approved it {about}."
+                offer, changes = self.current_offer, f"({self.describe_changes()})"
+                question = f"The project's MCP server {self.name} changed since you approved it {changes}."
                 texts = _new_texts(self.approved_offer or mcp_tools.Offer(), offer)
                 if ask is None or await ask(" ".join((question, *texts)), (_USE, _REFUSE)) != _USE:
                     raise ToolError(
-                        f"The MCP server {self.name} changed since the user approved it {about}. It cannot be used "
+                        f"The MCP server {self.name} changed since the user approved it {changes}. It cannot be used "
                         "until they approve it again.",
                         kind="permission_denied",
                     )

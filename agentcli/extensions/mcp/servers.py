@@ -85,14 +85,12 @@ class Servers:
         return self._servers[name]
 
     def attach(self, session: Session, *, can_skip: bool) -> None:
-        """Let a session use the servers."""
         session.runtime.calls.delegates.servers = self
         session.runtime.steps.append(partial(JoinServers, self))
         self.on_notice = lambda text: session.publish(Notice(text))
         self._can_skip = can_skip
 
     def start(self) -> None:
-        """Start to connect to all servers in the background."""
         for server in self:
             self._start_connecting(server)
 
@@ -153,7 +151,7 @@ class Servers:
         self._has_new_offer = False
         tools = list(self.tools())
         before = [tool.spec() for tool in calls.tools if tool.server]
-        if [tool.spec() for tool in tools] != before:  # requests with a new registry miss the cache
+        if [tool.spec() for tool in tools] != before:  # else the registry stays, and with it the provider's cache
             calls.tools = ToolRegistry((*(tool for tool in calls.tools if not tool.server), *tools))
 
     def switch(self, name: str, calls: SessionCalls, *, is_on: bool) -> None:
@@ -204,7 +202,6 @@ class Servers:
                     yield from ((server, uri) for server, uri in _MENTION.findall(typed) if server in self._servers)
 
     def listing(self) -> list[dict[str, Any]]:
-        """Return name and status of each server, as the JSON stream lists them."""
         return [{"name": server.name, "status": server.status} for server in self]
 
     async def aclose(self, *, for_good: bool = True) -> None:
@@ -218,15 +215,13 @@ class Servers:
         self.on_new_prompts()
 
 
-async def _return_client(
-    client: mcp_tools.MCPClient, spec: mcp_tools.ServerSpec, server: Server
-) -> mcp_tools.MCPClient:
+async def _return_client(client: mcp_tools.MCPClient, *_: object) -> mcp_tools.MCPClient:
     return client  # a caller's own client is connected already
 
 
 GROUP = "MCP"
 NO_SERVERS = "No MCP servers are configured here. To add one: agentcli mcp add NAME -- COMMAND, or NAME URL"
-_MAX_HELP_CHARS = 80  # characters
+_MAX_HELP_CHARS = 80
 _MARKS = {
     "connected": "●", "connecting": "…", "idle": "○", "changed": "!", "needs-auth": "!", "failed": "✗",
     "disabled": "○",
@@ -314,8 +309,8 @@ async def _mcp(servers: Servers | None, host: CommandHost, argument: str) -> Out
 def server_row(server: Server, status: Status) -> str:
     """Return a server as a line of `/mcp`, with its changes and its problem below it."""
     tools = f"{len(server.approved_offer.tools)} tools" if server.approved_offer else "tools not known yet"
-    about = (server.name, status, tools, server.spec.scope, str(server.spec.transport))
-    row = f"  {_MARKS[status]} {' · '.join(about)}"
+    cells = (server.name, status, tools, server.spec.scope, str(server.spec.transport))
+    row = f"  {_MARKS[status]} {' · '.join(cells)}"
     changed = f"\n    changed: {server.describe_changes()}" if server.is_changed else ""
     return row + changed + (f"\n    {server.problem}" if server.problem else "")
 

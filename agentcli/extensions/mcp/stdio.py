@@ -5,6 +5,7 @@ import logging
 import os
 import shutil
 import signal
+from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -55,7 +56,7 @@ async def stdio_transport(launch: ServerProgram, *, on_end: Callable[[str], None
             stream.close()
 
 
-async def _start_server(launch: ServerProgram) -> asyncio.subprocess.Process:
+async def _start_server(launch: ServerProgram) -> Process:
     program, *arguments = launch.argv
     path = shutil.which(program, path=launch.environment.get("PATH"))
     if path is None:
@@ -78,15 +79,13 @@ async def _start_server(launch: ServerProgram) -> asyncio.subprocess.Process:
         raise ToolError(f"Could not start {program}: {error}.", kind="dependency_error") from error
 
 
-async def _wait_for_exit(process: asyncio.subprocess.Process, *, poll_s: float) -> None:
+async def _wait_for_exit(process: Process, *, poll_s: float) -> None:
     """Wait for the end of the server itself: `Process.wait()` also waits for children that hold its pipes."""
     while process.returncode is None:
         await asyncio.sleep(poll_s)
 
 
-async def _write_messages(
-    process: asyncio.subprocess.Process, messages: MemoryObjectReceiveStream[SessionMessage]
-) -> None:
+async def _write_messages(process: Process, messages: MemoryObjectReceiveStream[SessionMessage]) -> None:
     assert process.stdin is not None
     with suppress(OSError):  # the server has ended, which the reader reports
         async for message in messages:
@@ -95,7 +94,7 @@ async def _write_messages(
 
 
 async def _read_messages(
-    process: asyncio.subprocess.Process,
+    process: Process,
     session: MemoryObjectSendStream[SessionMessage | Exception],
     stderr: bytearray,
     on_end: Callable[[str], None],
@@ -125,21 +124,21 @@ async def _read_messages(
     session.close()
 
 
-async def _collect_stderr(process: asyncio.subprocess.Process, stderr: bytearray) -> None:
+async def _collect_stderr(process: Process, stderr: bytearray) -> None:
     assert process.stderr is not None
     while chunk := await process.stderr.read(65_536):
         stderr.extend(chunk)
         del stderr[:-MAX_STDERR_BYTES]
 
 
-async def _close_pipes_after_exit(process: asyncio.subprocess.Process) -> None:
+async def _close_pipes_after_exit(process: Process) -> None:
     """End the reading of a server's output after its exit, because one of its children may hold the pipe open."""
     await _wait_for_exit(process, poll_s=1.0)
     await asyncio.sleep(GRACE_S)  # its last output may still be in the pipe
     _close_pipes(process)
 
 
-async def _end_server(process: asyncio.subprocess.Process, tasks: list[asyncio.Task[None]]) -> None:
+async def _end_server(process: Process, tasks: list[asyncio.Task[None]]) -> None:
     """End the server as the specification says: close stdin, then SIGTERM, then SIGKILL for its process group."""
     assert process.stdin is not None
     try:
@@ -157,7 +156,7 @@ async def _end_server(process: asyncio.subprocess.Process, tasks: list[asyncio.T
         _close_pipes(process)
 
 
-def _close_pipes(process: asyncio.subprocess.Process) -> None:
+def _close_pipes(process: Process) -> None:
     """Close our ends of the pipes, which a child of the server may hold open. asyncio has no public way."""
     transport: asyncio.SubprocessTransport = process._transport  # type: ignore[attr-defined]  # noqa: SLF001
     for descriptor in range(3):
@@ -165,6 +164,6 @@ def _close_pipes(process: asyncio.subprocess.Process) -> None:
             pipe.close()
 
 
-def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
+def _signal(process: Process, number: signal.Signals) -> None:
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, number)

@@ -5,6 +5,7 @@ import re
 import sys
 import webbrowser
 from collections.abc import Mapping
+from contextlib import aclosing
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 from urllib.parse import urlsplit
@@ -112,10 +113,8 @@ def approve_server(name: Name) -> None:
     server = _servers(configuration(warns=True)).get(name)
 
     async def approve() -> str:
-        try:
+        async with aclosing(server):
             return await server.approve()
-        finally:
-            await server.aclose()
 
     echo(f"Approved: {asyncio.run(approve())}.")
 

@@ -170,8 +170,8 @@ class OffersPrompts(Protocol):
 # Calls a tool of a server by the server's name for it.
 CallRemote = Callable[[RemoteTool, dict[str, Any], ToolContext], Awaitable[RemoteResult]]
 
-MAX_NAME_CHARS = 64  # characters; Anthropic's and OpenAI's limit for the name of a tool
-_DIGEST_CHARS = 8  # characters of the hash at the end of shortened names
+MAX_NAME_CHARS = 64  # Anthropic's and OpenAI's limit for the name of a tool
+_DIGEST_CHARS = 8  # of the hash at the end of shortened names
 BYTES_PER_TOKEN = 3.2  # of names and short descriptions in JSON, by the o200k encoding
 STUB_WORDS = (12, 8, 5, 0)  # of a description; the largest number that fits is used
 STUBS_NOTE = "Tools named mcp__… have short descriptions. Call one with {} to get its arguments."

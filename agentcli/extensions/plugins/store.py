@@ -143,16 +143,12 @@ class PluginStore:
 
     def _marketplace_with(self, name: str) -> str:
         """Return the only marketplace that has a plugin. Raises `UsageError` if none or several have it."""
-        marketplaces = self.index.marketplaces
-        match [key for key, marketplace in marketplaces.items() if name in marketplace.plugins]:
-            case [only]:
-                return only
-            case []:
-                raise UsageError(
-                    f"No marketplace has a plugin {name!r}. To list them: agentcli plugin marketplace list"
-                )
-            case found:
-                raise UsageError(f"{' and '.join(found)} have a plugin {name}. Say which: {name}@{found[0]}")
+        found = [key for key, marketplace in self.index.marketplaces.items() if name in marketplace.plugins]
+        if not found:
+            raise UsageError(f"No marketplace has a plugin {name!r}. To list them: agentcli plugin marketplace list")
+        if len(found) > 1:
+            raise UsageError(f"{' and '.join(found)} have a plugin {name}. Say which: {name}@{found[0]}")
+        return found[0]
 
     @contextmanager
     def staged(self, name: str) -> Iterator[Plugin]:

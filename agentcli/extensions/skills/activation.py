@@ -139,12 +139,10 @@ def _read_instructions(skill: Skill) -> str:
 def _messages(skill: Skill, text: str, request: str) -> tuple[SkillMessage, ...]:
     active = f"The skill {skill.name} is active{f': {request}' if request else ''}"
     instruction = f'<skill name="{skill.name}" folder="{skill.folder}">\n{text.strip()}\n{_resources(skill)}</skill>'
-    granted = ", ".join(skill.allowed_tools)
-    return (
-        SkillMessage("metadata", active, is_visible=True),
-        SkillMessage("instruction", instruction),
-        *((SkillMessage("permissions", f"Until the next prompt: {granted}", is_visible=True),) if granted else ()),
-    )
+    messages = [SkillMessage("metadata", active, is_visible=True), SkillMessage("instruction", instruction)]
+    if granted := ", ".join(skill.allowed_tools):
+        messages.append(SkillMessage("permissions", f"Until the next prompt: {granted}", is_visible=True))
+    return tuple(messages)
 
 
 def _resources(skill: Skill) -> str:
@@ -232,7 +230,7 @@ class SessionSkills(Struct, kw_only=True):
             raise ToolError(str(error), kind="validation_error") from error
 
     def end(self, name: str = "", *, by: By = "person", store: Store | None = None) -> Activation:
-        """End a skill, or the innermost one. The entry goes to `store`, by default the log. Raises `UsageError`."""
+        """End a skill, or the innermost one without a name; `store` logs that. Raises `UsageError`."""
         ended = self.registry.deactivate(name, by=by)
         self._undo_changes(ended)
         (store or self.session.append)(SkillEnded(ended.id))

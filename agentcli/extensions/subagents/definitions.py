@@ -18,7 +18,7 @@ from agentcli.settings.trust import AGENT_FOLDERS, project_places
 
 BUILT_IN = Path(__file__).with_name("builtin")
 DEFAULT = "general"
-_MAX_DESCRIPTION_CHARS = 200  # characters of a description
+_MAX_DESCRIPTION_CHARS = 200
 _HEAD = "# Agents\nFor create_subagent, besides explore, review and general:\n"
 
 
@@ -43,12 +43,12 @@ def _read_definition(path: str, source: str) -> AgentDefinition:
     keys, body = split_frontmatter(read_small_file(file))
     if not body.strip():
         raise ValueError("it has no prompt")
-    about = {
+    keys |= {
         "name": one_line(keys, "name") or file.stem,
         "description": one_line(keys, "description") or " ".join(body.strip().splitlines()[0].split()),
         "prompt": body.strip(),
     }
-    return definition_from(keys | about, source)
+    return definition_from(keys, source)
 
 
 def definition_from(keys: Mapping[str, Any], source: str) -> AgentDefinition:

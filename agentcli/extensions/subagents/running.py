@@ -39,14 +39,14 @@ MAX_RUNNING = 4  # at a time; the others wait
 class AgentProgress(Struct):
     """The rounds of a subagent, the title of its newest call, and its tokens and costs."""
 
-    turns: int = 0
+    rounds: int = 0
     title: str = ""
     meter: UsageCollector = field(default_factory=UsageCollector)
 
     @property
     def summary(self) -> str:
         """Return the rounds, the tokens and the cost as text: `3 rounds · 1,200 tokens · $0.02`."""
-        rounds, usd = f"{self.turns} round{'s' * (self.turns != 1)}", self.meter.total.full_cost_usd
+        rounds, usd = f"{self.rounds} round{'s' * (self.rounds != 1)}", self.meter.total.full_cost_usd
         cost = f" · {format_amount('usd', usd)}" if usd else ""
         return f"{rounds} · {self.meter.total.usage.context_tokens:,} tokens{cost}"
 
@@ -124,17 +124,18 @@ class Subagents:
         turn, use_id = run.call.turn, run.call.use.id
         run.session, run.session_id, run.progress.meter = child, child.id, child.state.meter
         child.runtime.calls.ask = self._ask_parent(run) if turn.session.ask is not None else None
-        about = (run.definition.name, run.arguments.task, child.id, child.state.model.name)
-        turn.emit(events.SubagentStarted(run.id, use_id, *about, agent_id=run.id))
+        agent, task, model = run.definition.name, run.arguments.task, child.state.model.name
+        turn.emit(events.SubagentStarted(run.id, use_id, agent, task, child.id, model, agent_id=run.id))
         try:
             return await self._relay_events(run, child)
         finally:
             try:
                 await _close(child)
             finally:
-                run.session, run.end, total = None, run.end or "stopped", child.state.meter.total
-                result = (run.progress.turns, total.usage, total.full_cost_usd, _answer_texts(child))
-                turn.emit(events.SubagentEnded(run.id, use_id, run.end, *result, agent_id=run.id))
+                run.session, run.end = None, run.end or "stopped"
+                rounds, total, text = run.progress.rounds, child.state.meter.total, _answer_texts(child)
+                usage, usd = total.usage, total.full_cost_usd
+                turn.emit(events.SubagentEnded(run.id, use_id, run.end, rounds, usage, usd, text, agent_id=run.id))
 
     async def _relay_events(self, run: AgentRun, child: Session) -> events.Done | events.TurnFailed:
         """Give the subagent its task and pass its events on, until the last one, which is returned."""
@@ -145,13 +146,13 @@ class Subagents:
                     case events.Done() | events.TurnFailed() if child.is_busy:
                         continue  # the child goes on with a message that came too late for this turn
                     case events.Done() | events.TurnFailed():
-                        run.progress.turns = event.turns
+                        run.progress.rounds = event.turns
                         run.end = "failed" if isinstance(event, events.TurnFailed) else _ENDS.get(event.reason, "done")
                         return event
                     case events.ToolStarted(title=title):
                         run.progress.title = title
                     case events.UsageReported():
-                        run.progress.turns += 1
+                        run.progress.rounds += 1
                 run.call.turn.emit(event)
         raise AssertionError("a subscription does not end by itself")
 
@@ -198,7 +199,6 @@ class Subagents:
         return reports
 
     async def wait_for_report(self) -> None:
-        """Wait until a subagent in the background has reported, if there is one."""
         if self._background and not self.reports:
             await asyncio.wait(self._background.values(), return_when="FIRST_COMPLETED")
 
@@ -244,16 +244,17 @@ _UNFINISHED = {  # the first sentence of an unfinished subagent's result
 
 
 def _format_answer(run: AgentRun, last_event: events.Done | events.TurnFailed, texts: str) -> ToolOutput:
-    """Return a subagent's result; its answer, if it is unfinished, is all of its `texts` so far."""
-    answer = texts or "It had not answered anything yet."
-    if isinstance(last_event, events.Done) and run.end == "done":
-        answer = last_event.text
-    # `TurnFailed` has an error, `Done` a reason.
-    error, reason = getattr(last_event, "error", ""), getattr(last_event, "reason", "")
-    why = _UNFINISHED.get(run.end or "", "").format(error=error, reason=reason)  # empty if it is done
+    """Return a subagent's result. An unfinished subagent answers with all of its `texts` so far."""
     used, cost_usd = run.progress.summary, run.progress.meter.total.full_cost_usd
-    about = f"[{run.id}: {used} · session {run.session_id}]"
-    content = "\n\n".join(filter(None, (why, answer, about)))
+    footer = f"[{run.id}: {used} · session {run.session_id}]"
+    if isinstance(last_event, events.Done) and run.end == "done":
+        paragraphs = [last_event.text, footer]
+    else:
+        # `TurnFailed` has an error, `Done` a reason.
+        error, reason = getattr(last_event, "error", ""), getattr(last_event, "reason", "")
+        why = _UNFINISHED.get(run.end or "", "").format(error=error, reason=reason)
+        paragraphs = [why, texts or "It had not answered anything yet.", footer]
+    content = "\n\n".join(filter(None, paragraphs))
     structured = {"agent": run.definition.name, "session_id": run.session_id, "end": run.end, "cost_usd": cost_usd}
     return ToolOutput(content, structured, f"{run.end} · {used}", is_error=run.end == "failed")
 
@@ -326,14 +327,9 @@ class ChildSessions(Struct, frozen=True, kw_only=True):
             recording=runtime.calls.recording,
         )
         # Of the limits that are set, the lowest applies.
-        turn_limits = (
-            run.arguments.max_turns,
-            run.definition.max_turns,
-            self.agents.plugins.config.settings.agents.max_turns,
-        )
-        limits = TurnLimits(
-            max_turns=min(filter(None, turn_limits)), max_tokens=runtime.limits.max_tokens, max_breaks=1
-        )
+        settings = self.agents.plugins.config.settings.agents
+        max_turns = min(filter(None, (run.arguments.max_turns, run.definition.max_turns, settings.max_turns)))
+        limits = TurnLimits(max_turns=max_turns, max_tokens=runtime.limits.max_tokens, max_breaks=1)
         child_runtime = replace(
             runtime,
             models=replace(runtime.models, prefix_for=self.context.prefix_for(run.definition.prompt)),
