@@ -117,7 +117,7 @@ class Builder:
         checkpoints = workspaces.make_checkpoints(
             self.config, log.session_id, lambda: workspace.facts.roots, is_lasting=self.store.is_lasting
         )
-        if client_files and checkpoints:  # then unsaved changes in the editor are saved before a call edits the file
+        if client_files and checkpoints:  # saves the editor's unsaved changes of a file before a call edits it
             checkpoints = client_files.checkpoints(checkpoints)
         calls.recording.checkpoints = checkpoints
         session = Session(state, self._runtime(calls, log, watch, usual_steps(nested=nested)), can_ask=self._can_ask)
@@ -190,11 +190,11 @@ class Builder:
     def servers(self) -> Servers | None:
         """The MCP servers of the settings and the caller; None if there are none, or if no tool of theirs is used."""
         config, settings, mcp = self.config, self.config.settings, self._options.mcp
-        uses_settings = settings.mcp.enabled and not mcp.is_strict
-        plugins = [plugin for plugin in self.plugins.active if plugin.servers] if uses_settings else ()
+        only_callers = mcp.is_strict or not settings.mcp.enabled
+        plugins = () if only_callers else [plugin for plugin in self.plugins.active if plugin.servers]
         # A trusted project may configure servers in a file of its own.
         may_be_configured = bool(settings.mcp_servers or config.project.is_allowed)
-        reads_configured = uses_settings and may_be_configured and not self._options.is_bare
+        reads_configured = may_be_configured and not (only_callers or self._options.is_bare)
         if not (reads_configured or plugins or mcp.files or mcp.servers or mcp.clients):
             return None
         from agentcli.extensions.mcp.config import make_servers, server_specs  # imported late: few people have servers
@@ -202,8 +202,8 @@ class Builder:
         specs = server_specs(
             config, self._on_notice, files=mcp.files, added=mcp.servers, is_strict=not reads_configured, plugins=plugins
         )
-        offers_their_tools = not settings.tools.only or any(name.startswith("mcp__") for name in settings.tools.only)
-        if not offers_their_tools or not (specs or mcp.clients):
+        uses_their_tools = not settings.tools.only or any(name.startswith("mcp__") for name in settings.tools.only)
+        if not uses_their_tools or not (specs or mcp.clients):
             return None
         return make_servers(config, specs, self.programs, self._on_notice, clients=mcp.clients)
 

@@ -361,12 +361,12 @@ async def check_answer(answer: str, turn: Turn) -> tuple[Claim, ...]:
 def _check_claims(answer: str, path: list[Entry], turn: Turn) -> tuple[Claim, ...]:
     # Imported late, because it takes 40 ms and most answers need no check.
     from agentcli.conversation.evidence.claims import find_claims
-    from agentcli.conversation.evidence.verdicts import Record, check_claims
+    from agentcli.conversation.evidence.verdicts import ActivityRecord, check_claims
 
     workspace = turn.runtime.calls.workspace
     cwd, content_id = str(workspace.real_cwd), partial(_content_id, workspace)
     # Without checkpoints, the log lacks the changes made by commands.
-    record = Record(path, cwd, content_id, is_complete=turn.runtime.calls.recording.checkpoints is not None)
+    record = ActivityRecord(path, cwd, content_id, is_complete=turn.runtime.calls.recording.checkpoints is not None)
     return tuple(check_claims(find_claims(answer), record))
 
 

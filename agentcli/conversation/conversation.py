@@ -126,7 +126,7 @@ class Conversation:
             self._set_path(self.path[: self._find(body.before, len(self.path))])
         elif entry.parent_id is not None and self.path and entry.parent_id != self.path[-1].id:
             self._branch_off(entry.parent_id)
-        if isinstance(body, log.Retracted):  # results before the first of these entries may have the same ids
+        if isinstance(body, log.Retracted):  # only from the first one on: older results may have the same ids
             start = self._find(next(iter(body.ids), ""), len(self.path))
             self._set_path(self.path[:start] + [other for other in self.path[start:] if other.id not in body.ids])
         self.path.append(entry)
@@ -338,16 +338,15 @@ class RequestSize:
             self._learn(model_name, usage.prompt_tokens, prompt_size)
         sent = models.sent_back(body.content, model)  # the blocks of the reply that the next request has
         reasoning = [block for block in sent if isinstance(block, llm.Thinking | llm.RedactedThinking | llm.Opaque)]
-        leaves_out_uncounted = len(sent) < len(body.content) and not reasoning and not usage.reasoning_tokens
-        # It is unknown how many of such a reply's tokens the next request has: use only the count of its prompt.
-        if body.stop_reason == "interrupted" or leaves_out_uncounted:
+        omits_uncounted_blocks = len(sent) < len(body.content) and not reasoning and not usage.reasoning_tokens
+        if body.stop_reason == "interrupted" or omits_uncounted_blocks:
+            # It is unknown how many of the reply's tokens the next request has: use only the count of its prompt.
             self._counted[model_name] = ProviderCount(usage.prompt_tokens, prompt_size)
             return
         unsent = 0 if reasoning else usage.reasoning_tokens  # counted by the provider, but not sent back
-        reported = usage.reasoning_tokens - unsent
-        # Not every provider reports the tokens of reasoning.
+        # Not every provider reports the tokens of reasoning, so what is sent back is measured, too.
         measured = int(models.size_of(reasoning, model.name).bytes / models.BYTES_PER_TOKEN)
-        uncertain = max(reported, measured)
+        uncertain = max(usage.reasoning_tokens - unsent, measured)
         self._counted[model_name] = ProviderCount(usage.context_tokens - unsent, prompt_size.plus(size), uncertain)
 
     def _learn(self, name: str, prompt_tokens: int, prompt_size: models.Size) -> None:

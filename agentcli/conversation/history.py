@@ -182,22 +182,24 @@ class LogSearch:
         ]
         texts = [(number, entry.body, _searched_text(entry.body)) for number, entry in self._numbered()]
         lowered = [text.lower() for _, _, text in texts]
-        entry_counts = [sum(pattern.search(text) is not None for text in lowered) for pattern in patterns]
+        # By word: how many entries have it.
+        counts = {pattern: sum(pattern.search(text) is not None for text in lowered) for pattern in patterns}
         scored: list[tuple[float, int, str]] = []  # the score, number and excerpt of an entry
         for (number, body, text), lower in zip(texts, lowered, strict=True):
-            # By position in `patterns`: the position in the text where the word first occurs.
-            found = {n: match.start() for n, pattern in enumerate(patterns) if (match := pattern.search(lower))}
+            # By word: the position in the text where it first occurs.
+            found = {pattern: match.start() for pattern in patterns if (match := pattern.search(lower))}
             has_phrase = phrase in lower
             if has_phrase or (found and 2 * len(found) >= len(patterns)):
-                score = sum(math.log(1 + len(texts) / entry_counts[n]) for n in found) + has_phrase * _PHRASE_SCORE
-                at = lower.find(phrase) if has_phrase else found[min(found, key=entry_counts.__getitem__)]  # the rarest
+                # Rare words score more than frequent ones.
+                score = sum(math.log(1 + len(texts) / counts[word]) for word in found) + has_phrase * _PHRASE_SCORE
+                at = lower.find(phrase) if has_phrase else found[min(found, key=counts.__getitem__)]  # the rarest word
                 start, end = max(0, at - _EXCERPT_CHARS), at + _EXCERPT_CHARS
                 excerpt = f"{'…' if start else ''}{' '.join(text[start:end].split())}{'…' if end < len(text) else ''}"
                 scored.append((score, number, f"{_heading(number, body)} {excerpt}"))
         return [text for _, _, text in sorted(scored, key=lambda one: (-one[0], -one[1]))]
 
     def _numbered(self) -> Iterator[tuple[int, log.Entry]]:
-        """Yield the entries that can be found, newest first: an id that a model used twice means its newest entry."""
+        """Yield the entries that can be found, with their numbers. Newest first, because ids may occur twice."""
         for number in range(len(self._entries), 0, -1):
             entry = self._entries[number - 1]
             is_of_recall = isinstance(entry.body, log.Result) and entry.body.name == "recall"

@@ -27,7 +27,7 @@ from agentcli.agent.session import Session
 from agentcli.agent.steps.messages import set_answer_schema
 from agentcli.app import Builder
 from agentcli.conversation.entries import Assistant, Compaction, Entry, Result
-from agentcli.conversation.evidence.verdicts import Record
+from agentcli.conversation.evidence.verdicts import ActivityRecord
 from agentcli.conversation.history import calls_in
 from agentcli.conversation.mentions import with_attachments
 from agentcli.conversation.schema import pack_conversation
@@ -240,12 +240,12 @@ _SCORE = re.compile(r"(?:0|1|0?\.\d+|[01]\.\d*)")  # the last line of a check
 def measure_work(entries: Sequence[Entry], ends: Sequence[Done | TurnFailed], cwd: str) -> Work:
     results = [entry.body for entry in entries if isinstance(entry.body, Result)]
     replies = [entry.body for entry in entries if isinstance(entry.body, Assistant)]
-    check_runs = Record(entries, cwd)  # those of the agent; one before its last change is stale
+    record = ActivityRecord(entries, cwd)  # a check run before the agent's last change is stale
     return Work(
         requests=len(replies),
         tools=dict(Counter(result.name for result in results)),
         tool_errors=dict(Counter(result.name for result in results if result.result.is_error)),
-        verified=any(run.passed and not check_runs.is_stale(run) for run in check_runs.runs),
+        verified=any(run.passed and not record.is_stale(run) for run in record.runs),
         claims=dict(Counter(claim.verdict for end in ends if isinstance(end, Done) for claim in end.claims)),
         compactions=sum(isinstance(entry.body, Compaction) for entry in entries),
         prefix=replies[-1].prefix if replies else "",

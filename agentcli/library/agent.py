@@ -94,14 +94,16 @@ class Agent(Generic[Output]):
         options: AgentOptions = AgentOptions(),
     ) -> None:
         config = agent_config(options, cwd, permissions)
-        self._memory = MemorySessions()  # keeps the session if there is no `SessionStore`
+        self._memory = MemorySessions()  # keeps the session if the caller gives no `SessionStore`
         self._conversation_store, store = stores_of(options, conversation, has_history=history is not None)
         self._history, self._messages_form = history or (), form_of(history or ())
         self._newest_entries: list[Entry] = []  # the newest prompt and what followed
         can_ask = approve is not None or options.answer is not None
         self._callbacks = Callbacks(approve, options.answer) if can_ask else None
-        setup, store = session_options(options, instructions, tools), store or self._memory
-        self._builder = Builder(config, store=store, options=setup, can_ask=can_ask, on_notice=log.warning)
+        setup = session_options(options, instructions, tools)
+        self._builder = Builder(
+            config, store=store or self._memory, options=setup, can_ask=can_ask, on_notice=log.warning
+        )
         chosen = options.provider or model
         self._model = chosen if isinstance(chosen, str) else self._builder.models.add_provider(chosen)
         self._answer_schema = None if output_type is None else output_schema(output_type)
@@ -269,7 +271,7 @@ class Agent(Generic[Output]):
                     if isinstance(event, ClientToolRequested):  # save now: the program may end before the result comes
                         await self._save_entries()
                     self._prompt_order.run_in_turn(partial(answer_if_asked, event), deps)
-                    with self._prompt_order.reading():
+                    with self._prompt_order.handling_event():
                         yield event
             finally:
                 if last is None:  # the stream was closed, or its task cancelled

@@ -122,7 +122,7 @@ class PromptOrder:
 
     @asynccontextmanager
     async def hold(self) -> AsyncIterator[None]:
-        """Wait for the previous prompt. Raises `UsageError` if nobody reads its stream, or if its tool calls this."""
+        """Wait for the previous prompt. Raises `UsageError` if nobody reads its stream, or if a tool of it calls."""
         if self in _PROMPTED.get():
             raise UsageError("A tool cannot prompt its own agent, which is waiting for it. Use another Agent.")
         for _ in range(3):  # give the event loop time to close a stream whose `async for` was just left
@@ -153,7 +153,7 @@ class PromptOrder:
         context.run(function)
 
     @contextmanager
-    def reading(self) -> Iterator[None]:
+    def handling_event(self) -> Iterator[None]:
         """Mark the time in which the caller handles an event, so that an abandoned stream blocks no other prompt."""
         self._handled_since = time.monotonic()
         try:

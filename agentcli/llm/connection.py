@@ -349,7 +349,7 @@ def _context_for(file: str) -> ssl.SSLContext:
                 "or unset it.",
                 is_retryable=False,
             ) from error
-    else:  # the store of the system, or a bundle that this OpenSSL does not know
+    else:  # the system's store, or on Linux a bundle at a path that this OpenSSL does not know
         from truststore import SSLContext
 
         context = SSLContext(ssl.PROTOCOL_TLS_CLIENT)

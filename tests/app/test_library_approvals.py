@@ -14,7 +14,7 @@ from agentcli import Agent, AgentOptions, Allow, Deny, QuestionEvent, ToolFinish
 from agentcli.agent.interfaces import CallRecord, HookAnswer
 from agentcli.agent.ops import Interrupt
 from agentcli.conversation.entries import CallAllowed
-from agentcli.conversation.evidence.verdicts import Record
+from agentcli.conversation.evidence.verdicts import ActivityRecord
 from agentcli.errors import ToolError
 from agentcli.events import Question
 from agentcli.llm.messages import ToolResult
@@ -52,7 +52,7 @@ async def test_a_call_runs_with_the_input_that_the_person_gave(model: MakeModel,
     assert end.answer == "allowed with changed input"
     allowed = [entry.body for entry in log if isinstance(entry.body, CallAllowed)]
     assert [body.input for body in allowed] == [{"command": "touch other; echo ok"}]
-    assert [run.command for run in Record(log, str(work)).ends] == ["touch other; echo ok"]
+    assert [run.command for run in ActivityRecord(log, str(work)).calls] == ["touch other; echo ok"]
 
 
 @pytest.mark.parametrize(

@@ -301,7 +301,7 @@ class Carried(Struct, frozen=True, kw_only=True):
     focus: str = ""  # the user's words about what to keep
 
     def parts(self) -> list[str]:
-        """Return the facts as the model reads them, with the newest files (changed ones first)."""
+        """Return all facts but the reminders as the model reads them. Of many files, changed and newer ones stay."""
         newest = sorted(self.files, key=lambda file: (file.action == "read", -file.turn))[:MAX_FILES]
         shown = [file.line for file in self.files if file in newest]
         if (more := len(self.files) - len(shown)) > 0:

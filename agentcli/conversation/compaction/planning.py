@@ -69,13 +69,13 @@ class Tail(Struct, frozen=True, kw_only=True):
 
 def tails(settings: CompactionSettings) -> Iterator[Tail]:
     """Yield the possible tails from the longest to the shortest."""
-    least, whole = settings.result_chars, _NO_LIMIT
+    least, every = settings.result_chars, _NO_LIMIT
     yield from (Tail(turns=turns) for turns in range(settings.keep_turns, 0, -1))
-    cuts = ((whole, 4_000), (whole, 1_000), (whole, least), (8, 1_000), (8, least), (2, 4_000), (2, least))
-    yield from (Tail(rounds=rounds, result=result) for rounds, result in cuts)
+    cuts = ((every, 4_000), (every, 1_000), (every, least), (8, 1_000), (8, least), (2, 4_000), (2, least))
+    yield from (Tail(rounds=rounds, result=max_chars) for rounds, max_chars in cuts)
     # Results that the model has not seen yet matter more than older turns, and the prompt to be answered most of all.
-    for newest in (whole, 20_000, 4_000, max(1_000, least)):
-        yield Tail(rounds=1, result=least, newest=newest, min_older=0.0)
+    for max_chars in (_NO_LIMIT, 20_000, 4_000, max(1_000, least)):
+        yield Tail(rounds=1, result=least, newest=max_chars, min_older=0.0)
     yield Tail(rounds=1, result=least, newest=max(1_000, least), min_older=0.0, cuts_prompt=True)
 
 
@@ -118,7 +118,7 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def limit(self) -> int:
         """The tokens that the request should have afterwards; it may have more if no plan is that small."""
-        # No plan leaves these out, so the limit is higher where they are large.
+        # Every plan contains the newest prompts and the carried facts, so the limit is higher where they are large.
         fixed = messages_of(step.entry for step in self.turns[-1].steps if step.entry.is_prompt)
         fixed.append(Message("user", (Text("\n".join([*self.carried.parts(), *self.carried.reminders])),)))
         limit = self.budget.limit(self.settings.target, self.settings.at, self.budget.count(fixed))
@@ -182,14 +182,13 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
         """
         shortest_size = sum(self._turn_size(turn, 0) for turn in covered)
         brief_size = sum(self._turn_size(turn, digest.BRIEF) for turn in covered)
-        room = free
+        room = free  # for everything but excerpts
         if brief_size > free:
             prompts_fit = shortest_size <= free
             share = _EXCERPTS if prompts_fit else _EXCERPTS_INSTEAD
             all_sentences_size = self.budget.size("\n".join(one.text for one in self._all_sentences))
             excerpts_size = min(int(share * free), all_sentences_size)
-            prompts_fit_only_without_excerpts = prompts_fit and shortest_size + excerpts_size > free
-            if not prompts_fit_only_without_excerpts:
+            if not prompts_fit or shortest_size + excerpts_size <= free:  # no prompt is omitted for excerpts
                 room -= excerpts_size
         if (choice := self._choose_lengths(covered, room, preferred)) is None:
             return None
@@ -232,7 +231,7 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
         return ["\n".join(["Excerpts of what is left out:", *lines])] if lines else []
 
     def _choose_lengths(self, covered: Sequence[TurnSteps], room: int, preferred: int) -> tuple[int, list[int]] | None:
-        """Return the number of the oldest turns that one line replaces, and the lengths of the others.
+        """Return how many of the oldest turns one line replaces, and the lengths of the others.
 
         A length is a position in `DigestWriter.lengths`. If no turn is replaced, all turns get longer by one position,
         then by another one: up to `BRIEF` while all turns together take at most `room` tokens, and further while they

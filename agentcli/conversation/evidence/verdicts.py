@@ -26,11 +26,11 @@ _NOT_STARTED = (126, 127)  # exit codes if a command cannot be run (bash(1), EXI
 _ALL_TESTS = frozenset("run all auto test tests src test/ tests/ ./... .".split())  # arguments that select all tests
 
 
-class CallEnd(Struct, frozen=True, kw_only=True):
-    """A call that ended. A call of `bash` has a command, perhaps without an exit code."""
+class FinishedCall(Struct, frozen=True, kw_only=True):
+    """A call with its result. A call of `bash` has a command, perhaps without an exit code."""
 
     name: str
-    file_text: str  # its arguments and discarded changes, which name the files that it should have changed
+    text_with_paths: str  # arguments and discarded changes, which name the files that the call should have changed
     at: CallPlace
     entry_id: str
     is_error: bool
@@ -44,13 +44,13 @@ class CheckRun(Struct, frozen=True, kw_only=True):
 
     kind: str
     program: str
-    end: CallEnd  # the call that ran it
+    call: FinishedCall  # that ran it
     passed: bool | None  # None if its outcome is unknown
     is_partial: bool  # True if it did not check everything
     counts: dict[str, int]  # the numbers in its summary, by name, such as `failed`
 
 
-class Record:
+class ActivityRecord:
     """The calls and file changes in a conversation's log. If it `is_complete`, no changes are missing."""
 
     def __init__(
@@ -63,35 +63,35 @@ class Record:
     ) -> None:
         self.cwd, self.content_id, self.is_complete = cwd, content_id, is_complete
         self.changes: list[tuple[log.FileChange, CallPlace, str]] = []  # each with its call, and the id of its entry
-        self.ends: list[CallEnd] = []
+        self.calls: list[FinishedCall] = []
         self.turn_start: CallPlace = (0, 0)  # the start of the newest turn
-        calls: dict[str, tuple[CallPlace, ToolUse]] = {}  # by id
+        started: dict[str, tuple[CallPlace, ToolUse]] = {}  # calls, by id
         for n, entry in enumerate(path):
             match entry.body:
                 case log.User(is_reminder=False):
                     self.turn_start = (n, 0)
                 case log.Assistant(content=content):
                     uses = [block for block in content if isinstance(block, ToolUse)]
-                    calls |= {call.id: ((n, place), call) for place, call in enumerate(uses)}
-                case log.CallAllowed(id, dict(input)) if id in calls:  # the person changed what the model wrote
-                    calls[id] = (calls[id][0], structs.replace(calls[id][1], input=input))
+                    started |= {call.id: ((n, position), call) for position, call in enumerate(uses)}
+                case log.CallAllowed(id, dict(input)) if id in started:  # the person changed what the model wrote
+                    started[id] = (started[id][0], structs.replace(started[id][1], input=input))
                 case log.FilesChanged(id, changes):
-                    at = calls[id][0] if id in calls else (n, 0)
+                    at = started[id][0] if id in started else (n, 0)
                     self.changes += [(change, at, entry.id) for change in changes]
                 case log.FilesRestored(_, changes):
                     self.changes += [(change, (n, 0), entry.id) for change in changes]
                 case log.Result() as result:
-                    at, call = calls.get(result.result.tool_use_id, ((n, 0), None))
-                    self.ends.append(_call_end(at, entry.id, call.input if call else {}, result))
+                    at, call = started.get(result.result.tool_use_id, ((n, 0), None))
+                    self.calls.append(_finished_call(at, entry.id, call.input if call else {}, result))
 
     @cached_property
     def runs(self) -> list[CheckRun]:
         # Computed only if a claim needs it, because reading a command takes about a millisecond.
-        return [run for end in self.ends if end.command for run in find_runs(end)]
+        return [run for call in self.calls if call.command for run in find_runs(call)]
 
     def is_stale(self, run: CheckRun) -> bool:
         """Return True if source files have changed since a run, so that it proves nothing about them."""
-        return any(at > run.end.at and self._is_source(change) for change, at, _ in self.changes)
+        return any(at > run.call.at and self._is_source(change) for change, at, _ in self.changes)
 
     def is_claim_about(self, change: log.FileChange, claim: UncheckedClaim) -> bool:
         """Return True if a claim names the changed file, perhaps only by the end of its path, or names no file."""
@@ -105,16 +105,16 @@ class Record:
         return not (is_folder or is_excluded or set(path.parts) & set(excluded["folders"]))
 
 
-def _call_end(at: CallPlace, entry_id: str, arguments: dict[str, Any], result: log.Result) -> CallEnd:
+def _finished_call(at: CallPlace, entry_id: str, arguments: dict[str, Any], result: log.Result) -> FinishedCall:
     data = result.structured if isinstance(result.structured, dict) else {}
     applied = data.get("kept") or ()  # the names of a dry run's changes that were applied
     discarded = [name for change in data.get("changes") or () if (name := change.get("name", "")) not in applied]
     is_bash = result.name == "bash"
     # The exit code of a dry run proves nothing if all its changes were discarded.
     has_exit_code = is_bash and not data.get("timed_out") and (applied or not discarded)
-    return CallEnd(
+    return FinishedCall(
         name=result.name,
-        file_text="\n".join([*map(str, arguments.values()), *discarded]),
+        text_with_paths="\n".join([*map(str, arguments.values()), *discarded]),
         at=at,
         entry_id=entry_id,
         is_error=result.result.is_error or bool(discarded),  # even if its other changes were applied
@@ -167,10 +167,10 @@ def check_kinds(command: str) -> list[str]:
     return [kind for part in parts for row, _ in _checks_in(part) for kind in row["kinds"]]
 
 
-def find_runs(end: CallEnd) -> Iterator[CheckRun]:
+def find_runs(call: FinishedCall) -> Iterator[CheckRun]:
     """Yield the checks that a command ran, with what its exit code and its output say about each of them."""
-    output = "\n".join(line[:_MAX_LINE_CHARS] for line in end.output[-_MAX_OUTPUT_CHARS:].splitlines())
-    for part, code in _simple_commands(end.command, end.exit_code):
+    output = "\n".join(line[:_MAX_LINE_CHARS] for line in call.output[-_MAX_OUTPUT_CHARS:].splitlines())
+    for part, code in _simple_commands(call.command, call.exit_code):
         is_redirected = any(redirect.operator in (">", ">>", "&>", ">|") for redirect in part.redirects)
         for row, match in _checks_in(part):
             arguments = [word.partition("=")[0] for word in match["rest"].split()]
@@ -184,8 +184,8 @@ def find_runs(end: CallEnd) -> Iterator[CheckRun]:
                 yield CheckRun(
                     kind=kind,
                     program=match["program"],
-                    end=end,
-                    passed=passed if end.exit_code is not None else None,  # stopped, or its changes were discarded
+                    call=call,
+                    passed=passed if call.exit_code is not None else None,  # stopped, or its changes were discarded
                     is_partial=is_partial,
                     counts=counts,
                 )
@@ -236,7 +236,7 @@ def _outcome(
     return code == 0
 
 
-def check_claims(claims: Iterable[UncheckedClaim], record: Record) -> Iterator[Claim]:
+def check_claims(claims: Iterable[UncheckedClaim], record: ActivityRecord) -> Iterator[Claim]:
     """Yield each claim with the verdict of the log, and the entries on which the verdict is based."""
     comparisons = {"file": _compare_files, "command": _compare_command, "checks": _compare_all_checks}
     for claim in claims:
@@ -246,12 +246,12 @@ def check_claims(claims: Iterable[UncheckedClaim], record: Record) -> Iterator[C
         yield Claim(claim.text, claim.kind, _VERDICTS[is_true], tuple(dict.fromkeys(entries)), subject)
 
 
-def _compare_check(claim: UncheckedClaim, record: Record) -> Comparison:
+def _compare_check(claim: UncheckedClaim, record: ActivityRecord) -> Comparison:
     """Compare a claim that a check passed or failed with the newest run that it can be about."""
     of_kind = [run for run in record.runs if run.kind == claim.topic]
     run = next((run for run in reversed(of_kind) if _can_be_about(claim, run)), None)
     if run is None or run.passed is None:
-        return None, [run.end.entry_id] if run else []
+        return None, [run.call.entry_id] if run else []
     newest = {run.program: run for run in of_kind}.values()  # the last run of each program
     is_true: bool | None = run.passed is claim.is_good  # not `is_good`: the claim is that the check failed
     if claim.names and not run.passed and (claim.is_good or claim.count is None):
@@ -264,7 +264,7 @@ def _compare_check(claim: UncheckedClaim, record: Record) -> Comparison:
         # Failures of other programs refute the claim until a file is changed.
         failed = [other for other in newest if other.passed is False and other is not run]
         is_true = None if is_too_small or record.is_stale(run) or not all(map(record.is_stale, failed)) else True
-    return is_true, [run.end.entry_id]
+    return is_true, [run.call.entry_id]
 
 
 def _agrees_in_numbers(claim: UncheckedClaim, run: CheckRun) -> bool | None:
@@ -286,50 +286,55 @@ def _agrees_in_numbers(claim: UncheckedClaim, run: CheckRun) -> bool | None:
 def _can_be_about(claim: UncheckedClaim, run: CheckRun) -> bool:
     """Return True if a run is of the program that a claim names, and covers the tests and files that it names."""
     words = [word for word in claim.target.lower().split() if not word.startswith("-")]
-    is_covered = not run.is_partial or all(name in run.end.command + run.end.output for name in claim.names)
-    return is_covered and all(word in run.end.command.lower() for word in words)
+    is_covered = not run.is_partial or all(name in run.call.command + run.call.output for name in claim.names)
+    return is_covered and all(word in run.call.command.lower() for word in words)
 
 
-def _compare_all_checks(claim: UncheckedClaim, record: Record) -> Comparison:
+def _compare_all_checks(claim: UncheckedClaim, record: ActivityRecord) -> Comparison:
     """Compare a claim such as `all checks pass` with the last run of each program."""
     runs = list({(run.kind, run.program): run for run in record.runs}.values())
-    failed = [run.end.entry_id for run in runs if run.passed is False]
+    failed = [run.call.entry_id for run in runs if run.passed is False]
     if failed:
         return not claim.is_good, failed
     all_passed = bool(runs) and all(run.passed and not record.is_stale(run) for run in runs)
-    return claim.is_good if all_passed else None, [run.end.entry_id for run in runs]
+    return claim.is_good if all_passed else None, [run.call.entry_id for run in runs]
 
 
-def _compare_command(claim: UncheckedClaim, record: Record) -> Comparison:
+def _compare_command(claim: UncheckedClaim, record: ActivityRecord) -> Comparison:
     """Compare a claim that a command ran, passed or failed with the last call that contains it."""
     named = " ".join(claim.target.split())
-    ends = [(end, command) for end in record.ends if named in (command := " ".join(end.command.split()))]
-    if not ends:  # perhaps it ran inside a script
+    calls = [(call, command) for call in record.calls if named in (command := " ".join(call.command.split()))]
+    if not calls:  # perhaps it ran inside a script
         return None, []
-    end, command = ends[-1]
+    call, command = calls[-1]
     has_outcome = claim.kind != "command_ran"
     # After `;` or in a pipeline, but not after `&&`, the exit code may be that of another command.
     is_code_hidden = re.search(r"[|;&]", command.replace("&& ", "")) or not command.endswith(named)
-    if end.exit_code is None or (is_code_hidden and has_outcome):
-        return None, [end.entry_id]
-    is_true = (end.exit_code == 0) is claim.is_good and claim.count in (None, end.exit_code)  # `count`: the code named
-    return is_true or not has_outcome, [end.entry_id]  # that it ran is true whatever its exit code
+    if call.exit_code is None or (is_code_hidden and has_outcome):
+        return None, [call.entry_id]
+    is_true = (call.exit_code == 0) is claim.is_good and claim.count in (
+        None,
+        call.exit_code,
+    )  # `count`: the code named
+    return is_true or not has_outcome, [call.entry_id]  # that it ran is true whatever its exit code
 
 
-def _compare_files(claim: UncheckedClaim, record: Record) -> Comparison:
+def _compare_files(claim: UncheckedClaim, record: ActivityRecord) -> Comparison:
     """Compare a claim that a file was created, changed, deleted or left unchanged with the changes in the log."""
     found = [(change, at, id) for change, at, id in record.changes if record.is_claim_about(change, claim)]
     if claim.kind == "file_unchanged":  # such a claim is about the newest turn
-        newest = [(change, id) for change, at, id in found if at >= record.turn_start]
-        ids = [id for _, id in newest]
-        if newest:
-            return bool(claim.target) and log.is_same_state(newest[0][0].before, newest[-1][0].after), ids
+        of_turn = [(change, id) for change, at, id in found if at >= record.turn_start]
+        if of_turn:
+            (first, _), (last, _) = of_turn[0], of_turn[-1]
+            # A claim without a target says that no file changed.
+            is_unchanged = bool(claim.target) and log.is_same_state(first.before, last.after)
+            return is_unchanged, [id for _, id in of_turn]
         # In an incomplete record any call of the turn may have changed the file.
-        is_known = record.is_complete or not any(end.at >= record.turn_start for end in record.ends)
-        return True if is_known else None, ids
+        is_known = record.is_complete or not any(call.at >= record.turn_start for call in record.calls)
+        return True if is_known else None, []
     if not found:  # the claim is false if the call that should have changed the file failed
-        failed_writes = (end for end in record.ends if end.is_error and end.name in _WRITING_TOOLS)
-        failed = [end.entry_id for end in failed_writes if PurePath(claim.target).name in end.file_text]
+        failed_writes = (call for call in record.calls if call.is_error and call.name in _WRITING_TOOLS)
+        failed = [call.entry_id for call in failed_writes if PurePath(claim.target).name in call.text_with_paths]
         return False if failed else None, failed[-1:]
     (first, _, first_id), (last, _, last_id) = found[0], found[-1]
     is_true = {
@@ -338,5 +343,6 @@ def _compare_files(claim: UncheckedClaim, record: Record) -> Comparison:
         "file_changed": last.after is not None and not log.is_same_state(first.before, last.after),
     }[claim.kind]
     # After a change that the log does not have, the claim may no longer be true.
-    is_still_so = record.content_id(last.path) in (None, last.after.content if last.after else "")
+    current, logged = record.content_id(last.path), last.after.content if last.after else ""
+    is_still_so = current is None or current == logged
     return None if is_true and not is_still_so else is_true, [first_id, last_id]
