@@ -154,7 +154,7 @@ def _parse_rule(path: Path, folder: Path, content: bytes, *, applies_by_default:
             raise ValueError("alwaysApply is neither true nor false")
     except ValueError as error:
         return RuleFile(path=path, folder=folder, problem=str(error))
-    description, trigger = _one_line_value(keys, "description"), _one_line_value(keys, "trigger")  # that of Windsurf
+    description, trigger = _one_line_value(keys, "description"), _one_line_value(keys, "trigger")  # Windsurf's key
     applies: Literal["always", "files", "request", "named"]
     if is_always or trigger == "always_on" or _EVERYTHING & set(globs):
         applies = "always"

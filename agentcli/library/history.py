@@ -109,5 +109,5 @@ def write_messages(entries: Iterable[Entry], form: HistoryForm) -> list[dict[str
     messages = messages_of(entry for entry in entries if entry.is_prompt or isinstance(entry.body, Assistant | Result))
     if form == "openai":
         return [*to_wire(messages, quirks=Quirks(), provider="")]
-    portable = [(one.role, [block for block in one.content if not isinstance(block, ours.Opaque)]) for one in messages]
+    portable = ((one.role, [block for block in one.content if not isinstance(block, ours.Opaque)]) for one in messages)
     return [{"role": role, "content": list(map(block_to_wire, blocks))} for role, blocks in portable if blocks]

@@ -93,7 +93,7 @@ def _newest_prompt(request: Request) -> tuple[str, dict[str, str], set[str]]:
 
 
 def _apply_block(block: str, files: dict[str, str]) -> bool:
-    """Let a block's definitions replace those of the same name, or append them; return False if none has a file."""
+    """Let a block's definitions replace those of the same name, or append them; False if none belongs to a file."""
     if (module := _parsed(block)) is None:
         return False
     lines, has_file = block.split("\n"), False
@@ -129,7 +129,7 @@ def _apply_block(block: str, files: dict[str, str]) -> bool:
 
 
 def _with_imports(text: str, block: ast.Module, module_name: str) -> str:
-    """Return a file with the further imports of a block, except those from the file itself, `module_name`."""
+    """Return a file with the imports that a block adds, except those from the file itself, `module_name`."""
     if (module := _parsed(text)) is None:
         return text
     imports = [node for node in module.body if isinstance(node, ast.Import | ast.ImportFrom)]
@@ -162,20 +162,20 @@ def _file_for(new: _Definition, files: Mapping[str, str]) -> str:
 
 def _outline(text: str) -> list[_Definition]:
     module = _parsed(text)
-    return [*(_by_indentation(text.split("\n")) if module is None else _by_syntax_tree(module.body))]
+    return [*(_definitions_by_indentation(text.split("\n")) if module is None else _definitions_by_syntax(module.body))]
 
 
-def _by_syntax_tree(nodes: Sequence[ast.stmt], class_name: str = "") -> Iterator[_Definition]:
+def _definitions_by_syntax(nodes: Sequence[ast.stmt], class_name: str = "") -> Iterator[_Definition]:
     for node in nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             is_class = isinstance(node, ast.ClassDef)
             line = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])  # counted from 1
             yield _Definition(class_name, node.name, is_class, line - 1, node.end_lineno or line)
             if is_class and not class_name:
-                yield from _by_syntax_tree(node.body, node.name)
+                yield from _definitions_by_syntax(node.body, node.name)
 
 
-def _by_indentation(lines: Sequence[str]) -> Iterator[_Definition]:
+def _definitions_by_indentation(lines: Sequence[str]) -> Iterator[_Definition]:
     """Yield the definitions in text that does not parse, by the indentation of its lines."""
     class_name = method_indent = ""
     for number, line in enumerate(lines):
@@ -214,7 +214,8 @@ def _parsed(code: str) -> ast.Module | None:
 def _edit(path: str, before: str, after: str) -> dict[str, Any]:
     """Return the edit of the lines that differ, with as many lines around them as make the text unique."""
     old, new = before.split("\n"), after.split("\n")
-    start = _count_equal(old, new)  # the number of equal lines before the difference; `end` is that after it
+    # The numbers of equal lines before and after the difference.
+    start = _count_equal(old, new)
     end = _count_equal(old[start:][::-1], new[start:][::-1])
     while True:
         old_lines, new_lines = old[start : len(old) - end], new[start : len(new) - end]

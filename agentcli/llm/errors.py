@@ -167,8 +167,8 @@ def error_in_json(data: Any, mask: Mask = str) -> tuple[str, str]:
     """Return the message and the code in an error's JSON.
 
     The forms are `{"error": {"message", "type"|"code"}}`, `{"error": "…"}`, `{"detail": …}`, `{"message": …}`, and a
-    list of one of them. A message is masked before it is cut, because half a secret is not recognised; callers mask
-    the others.
+    list of one of them. Only a message that is cut is masked here, before the cut, because half a secret is not
+    recognised; callers mask the others.
     """
     if isinstance(data, list):
         data = data[0] if data else {}

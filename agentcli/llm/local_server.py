@@ -57,7 +57,7 @@ class LocalServer:
 
     @property
     def is_running(self) -> bool:
-        """False once the server has ended, crashed, or was released; `acquire` then returns a new one."""
+        """True until the server has ended, crashed, or was released; `acquire` then returns a new one."""
         try:
             return self._connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) != b""
         except OSError as error:

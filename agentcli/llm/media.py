@@ -214,8 +214,8 @@ def _rejection_reason(block: Medium, rules: MediaRules, max_side: int) -> str:
 def _excess(media: list[Medium], reasons: list[str], rules: MediaRules) -> Iterator[int]:
     """Yield the positions of the oldest media that exceed the limits; the newest one always stays.
 
-    A medium with a reason is left out already. If a limit is exceeded, at least a quarter of it is left out at once, so
-    that the next requests mostly leave out the same.
+    A medium with a reason is left out already. If a limit is exceeded, media are left out until the others fill at most
+    three quarters of it, so that the next requests mostly leave out the same ones.
     """
     kept: deque[int] = deque()
     used, limits = [0, 0, 0], (rules.images, rules.pages, MAX_MEDIA_BYTES)

@@ -67,8 +67,8 @@ class Request(Struct, frozen=True):
     def lasts_an_hour(self) -> bool:
         """True if a caller's breakpoint keeps a part of the request cached for an hour, which costs more."""
         marked = (self.messages[n] for n in self.prepared.media_or_marks(self.messages))
-        hour = CacheControl("1h")
-        return any(getattr(block, "cache_control", None) == hour for message in marked for block in message.content)
+        blocks = (block for message in marked for block in message.content)
+        return any(getattr(block, "cache_control", None) == CacheControl("1h") for block in blocks)
 
     def remove_unsent(self, body: dict[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in body.items() if name not in self.unsent}

@@ -23,7 +23,7 @@ from agentcli.conversation.entries import (
 )
 from agentcli.conversation.evidence import Claim
 from agentcli.conversation.evidence.claims import find_claims
-from agentcli.conversation.evidence.verdicts import Record, check_claims
+from agentcli.conversation.evidence.verdicts import ActivityRecord, check_claims
 from agentcli.llm.messages import Text, ToolResult, ToolUse
 
 FOLDER = Path(__file__).parent
@@ -40,7 +40,7 @@ class Row(Struct):
 
     def checked(self) -> list[Claim]:
         log = Log(self.log)
-        record = Record(log.entries, CWD, lambda path: log.now(path, self.disk))
+        record = ActivityRecord(log.entries, CWD, lambda path: log.now(path, self.disk))
         return list(check_claims(find_claims(self.text), record))
 
 

@@ -126,8 +126,6 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
             limit = min(limit, self.budget.prefix + (self.budget.before - self.budget.prefix) // 2)
         return limit
 
-    # Plans in which everything stays in place, and old entries are cut
-
     def _with_cuts(self, limit: int) -> entries.Compaction:
         """Cut results, then also replies, oldest first and shorter at each pass, until the request is small enough."""
         first = self.turns[0].steps[0]
@@ -149,8 +147,6 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
                 tokens -= self.budget.size(shown) - self.budget.size(stub)
                 stubs[step.entry.id] = stub
         return self._build(plan.carried, first, "truncate", stubs=stubs)
-
-    # Plans in which a digest replaces older turns, and newer ones stay
 
     def _with_digest(self, room: int, limit: int) -> entries.Compaction | None:
         """Return the fullest plan that fits into `room` tokens; None if even the smallest plan does not.

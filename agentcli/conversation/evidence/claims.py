@@ -31,7 +31,7 @@ _QUOTED = re.compile(r"[\"“„«](?:[^\"“”„«»\n]*\s[^\"“”„«»\n
 _CODE = re.compile(r"(`+)(?!`)(.+?)(?<!`)\1(?!`)")  # inline code
 _LINK = re.compile(r"\[([^\[\]\n]+)\]\([^()\n]+\)")  # a Markdown link
 _EMPHASIS = re.compile(r"\*\*|__|(?<!\w)[*_](?=\w)|(?<=[\w.!])[*_](?!\w)")
-_LINE_END = re.compile(r"\n(?![ \t]*(?:\n|$|[-*+•|]|\d+[.)]|\S[^.\n]{0,30}:\s))[ \t]*")  # the line continues
+_LINE_END = re.compile(r"\n(?![ \t]*(?:\n|$|[-*+•|]|\d+[.)]|\S[^.\n]{0,30}:\s))[ \t]*")  # inside a paragraph
 _ITEM = re.compile(r"^[ \t]*(?:[-*+•]|\d+[.)])[ \t]+(?:\[[xX]\]\s*)?", re.MULTILINE)  # the mark of a list item
 _END = re.compile(r"(?<=[.!?;])(?=[\s✅❌]|$)|\n")  # the end of a sentence
 _LINE_NUMBER = re.compile(r"(?<=⟧):\d+(?:[:-]\d+)*\b(?! (?:tests? )?(?:pass|fail)ed)")
@@ -70,16 +70,16 @@ def find_claims(message: str) -> list[UncheckedClaim]:
     claims: list[UncheckedClaim] = []
     earlier_subjects: list[re.Match[str]] = []  # of the previous sentence
     for sentence in split_sentences(message[:_MAX_MESSAGE_CHARS]):
-        subjects = list(_wording()["subject"].finditer(sentence.marks))
         if _wording()["no_statement"].search(sentence.marks):
-            subjects = []
-        else:
-            is_past = _wording()["history"].search(sentence.marks) and not _wording()["present"].search(sentence.marks)
-            checks = [*_check_claims(sentence, subjects)]
-            checks = checks or [*_claims_with_pronouns(sentence, subjects, earlier_subjects)]
-            runs = [sentence.claim("command_ran", 0, *sentence.texts_in(ran[1])) for ran in sentence.search("ran")]
-            about_runs = checks if checks and not is_past else runs  # a past outcome may have changed, but it did run
-            claims += sorted([*about_runs, *_file_claims(sentence)], key=lambda claim: claim.start)
+            earlier_subjects = []
+            continue
+        subjects = list(_wording()["subject"].finditer(sentence.marks))
+        found = [*_outcome_claims(sentence, subjects)] or [*_claims_with_pronouns(sentence, subjects, earlier_subjects)]
+        is_past = _wording()["history"].search(sentence.marks) and not _wording()["present"].search(sentence.marks)
+        if is_past or not found:  # a past outcome may have changed, but that the command ran is still true
+            runs = sentence.search("ran")
+            found = [sentence.claim("command_ran", 0, *sentence.texts_in(run["command"])) for run in runs]
+        claims += sorted([*found, *_file_claims(sentence)], key=lambda claim: claim.start)
         earlier_subjects = subjects
     return claims[:_MAX_CLAIMS]
 
@@ -112,10 +112,10 @@ def _mark(text: str, marked: list[str]) -> str:
     """
     wording = _wording()
 
-    def mark(kind: str, written: str, check: str = "") -> str:
+    def mark(kind: str, written: str, suffix: str = "") -> str:
         marked.append(written)
-        check = ":tests" if kind == "p" and wording["test_file"].search(written) else check
-        return f"⟦{kind}{len(marked) - 1}{check}⟧"
+        suffix = ":tests" if kind == "p" and wording["test_file"].search(written) else suffix
+        return f"⟦{kind}{len(marked) - 1}{suffix}⟧"
 
     def mark_code(found: re.Match[str]) -> str:
         written = found[2].strip()  # without the backquotes
@@ -128,19 +128,23 @@ def _mark(text: str, marked: list[str]) -> str:
         has_arguments = re.match(r"[\w./~-]+ ", written)
         return mark("p" if is_path else "k" if has_arguments else "n", written)
 
-    text = wording["path_in_text"].sub(lambda found: mark("p", found[0]), _CODE.sub(mark_code, _LINK.sub(r"\1", text)))
+    text = _CODE.sub(mark_code, _LINK.sub(r"\1", text))
+    text = wording["path_in_text"].sub(lambda found: mark("p", found[0]), text)
     text = _LINE_NUMBER.sub(lambda found: mark("l", found[0]), text)
     programs = runner_tables()["spoken"]
     names = rf"(?<![\w/⟦.-])(?:{'|'.join(programs)})(?![\w/⟧-])"
     return re.sub(names, lambda found: mark("c", found[0], f":{programs[found[0].lower()]}"), text, flags=re.IGNORECASE)
 
 
-def _check_claims(sentence: MarkedSentence, subjects: Sequence[re.Match[str]]) -> Iterator[UncheckedClaim]:
+def _outcome_claims(sentence: MarkedSentence, subjects: Sequence[re.Match[str]]) -> Iterator[UncheckedClaim]:
     """Yield the claims that checks passed or failed: those about the subjects, last one first, then `12 passed`."""
     text, wording = sentence.marks, _wording()
     kinds = set[str]()  # the kinds of the claims so far
-    has_past = wording["history"].search(text) is not None  # True: a failure in it may be fixed by now
-    next_subject, state = None, None  # the next subject in the sentence, and the state in which it is said to be
+    is_history = wording["history"].search(text) is not None  # then a failure may be fixed by now
+    next_subject, state = (
+        None,
+        None,
+    )  # the subject after this one in the sentence, and the state that it is said to have
     for subject in reversed(subjects):
         # In `A and B are clean`, A takes the state of B.
         if next_subject is None or not wording["also"].fullmatch(text, subject.end(), next_subject.start()):
@@ -149,13 +153,13 @@ def _check_claims(sentence: MarkedSentence, subjects: Sequence[re.Match[str]]) -
         if state is not None and sentence.is_asserted(subject.start()):
             is_negated = wording["negation"].search(state["fill"]) is not None
             is_good = bool(state["good"]) is not is_negated
-            if is_good or not has_past:
+            if is_good or not is_history:
                 claim = _claim(sentence, subject, state, is_good=is_good)
                 kinds.add(claim.kind)
                 yield claim
     for found in (*sentence.search("alone"), *sentence.search("count")):
-        kind = found.lastgroup or ""
-        if (kind == "tests_fail" and has_past) or kind in kinds:
+        kind = found.lastgroup or ""  # the groups of these patterns are named by the kind of claim
+        if (kind == "tests_fail" and is_history) or kind in kinds:
             continue
         # A number needs no subject at the start (`12 passed`) or beside another claim (`all tests pass, 2 failed`).
         if found["n"] is None or found.start() == 0 or "tests_pass" in kinds:

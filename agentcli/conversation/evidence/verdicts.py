@@ -252,18 +252,19 @@ def _compare_check(claim: UncheckedClaim, record: ActivityRecord) -> Comparison:
     run = next((run for run in reversed(of_kind) if _can_be_about(claim, run)), None)
     if run is None or run.passed is None:
         return None, [run.call.entry_id] if run else []
-    newest = {run.program: run for run in of_kind}.values()  # the last run of each program
+    last_runs = {run.program: run for run in of_kind}.values()  # of each program
     is_true: bool | None = run.passed is claim.is_good  # not `is_good`: the claim is that the check failed
     if claim.names and not run.passed and (claim.is_good or claim.count is None):
         is_true = None  # it is not known which of the tests failed
     elif claim.count is not None and claim.topic == "tests":
-        is_of_one_program = len(newest) == 1 or claim.target  # otherwise it may be a sum
+        is_of_one_program = len(last_runs) == 1 or claim.target  # otherwise the number may be a sum
         is_true = _agrees_in_numbers(claim, run) if run.counts and is_of_one_program else None
     if is_true and claim.is_good:
         is_too_small = claim.is_all and claim.count is None and run.is_partial  # only some tests ran
-        # Failures of other programs refute the claim until a file is changed.
-        failed = [other for other in newest if other.passed is False and other is not run]
-        is_true = None if is_too_small or record.is_stale(run) or not all(map(record.is_stale, failed)) else True
+        # While no file has changed, a failure of another program contradicts the claim.
+        failed = [other for other in last_runs if other.passed is False and other is not run]
+        if is_too_small or record.is_stale(run) or not all(map(record.is_stale, failed)):
+            is_true = None
     return is_true, [run.call.entry_id]
 
 
@@ -312,11 +313,9 @@ def _compare_command(claim: UncheckedClaim, record: ActivityRecord) -> Compariso
     is_code_hidden = re.search(r"[|;&]", command.replace("&& ", "")) or not command.endswith(named)
     if call.exit_code is None or (is_code_hidden and has_outcome):
         return None, [call.entry_id]
-    is_true = (call.exit_code == 0) is claim.is_good and claim.count in (
-        None,
-        call.exit_code,
-    )  # `count`: the code named
-    return is_true or not has_outcome, [call.entry_id]  # that it ran is true whatever its exit code
+    # `count` is the exit code that the claim names.
+    is_outcome_true = (call.exit_code == 0) is claim.is_good and claim.count in (None, call.exit_code)
+    return is_outcome_true or not has_outcome, [call.entry_id]
 
 
 def _compare_files(claim: UncheckedClaim, record: ActivityRecord) -> Comparison:

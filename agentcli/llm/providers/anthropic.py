@@ -119,7 +119,7 @@ class CloudProvider(MessagesProvider):
         try:
             await self._carrier.fetch_json(MESSAGES, {"model": self.model, "max_tokens": 1, "messages": []})
         except BadRequest as error:
-            # Expected: "messages: at least one message is required". A subclass has another reason: no such model, …
+            # Expected: "messages: at least one message is required". Subclasses have other reasons: no such model, …
             if type(error) is not BadRequest or error.status != 400 or "messages" not in str(error):
                 raise
 
@@ -357,9 +357,8 @@ async def aws_events(body: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
             buffer.add_data(piece)
             # The decoder's public method yields single events, and those of one piece must stay together.
             events = [decoder._parse_message_from_event(message) for message in buffer]  # noqa: SLF001
-            lines = [
-                event.data.encode().translate(None, b"\r\n") for event in events if event
-            ]  # JSON without line ends
+            # Without line ends, which an event's data may not contain.
+            lines = [event.data.encode().translate(None, b"\r\n") for event in events if event]
             yield b"".join(b"data: %b\n\n" % line for line in lines)
     except (ParserError, ValueError, AttributeError) as error:
         raise ServerError(f"The server sent a broken event: {error}") from error

@@ -29,7 +29,7 @@ class OllamaProvider(BaseProvider):
         self, info: ModelInfo, *, base_url: str = BASE_URL, num_ctx: int = 32_768, read_timeout: float = 600.0
     ) -> None:
         super().__init__(msgspec.structs.replace(info, window=num_ctx, max_output=min(info.max_output, num_ctx // 2)))
-        self._has_abilities = False  # True once `/api/show` was asked for the model's abilities
+        self._knows_abilities = False  # True once `/api/show` was asked for the model's abilities
         self._carrier = HttpClient(ollama_address(base_url), {}, read_timeout=read_timeout)
 
     @property
@@ -37,7 +37,7 @@ class OllamaProvider(BaseProvider):
         return media_rules(self.info)
 
     async def stream(self, request: Request) -> AsyncGenerator[StreamEvent, None]:
-        if not self._has_abilities:
+        if not self._knows_abilities:
             await self._load_abilities()
         if request.tools and not self.info.takes_tools:
             raise BadRequest(f"{self.model} cannot call tools: choose another model, or give it --tools none.")
@@ -55,7 +55,7 @@ class OllamaProvider(BaseProvider):
 
     async def _load_abilities(self) -> None:
         shown = await self._carrier.fetch_json("/api/show", {"model": self.model})
-        self._has_abilities = True
+        self._knows_abilities = True
         self.info = with_abilities(self.info, shown if isinstance(shown, dict) else {})
 
     async def _check(self) -> None:
@@ -178,8 +178,8 @@ class OllamaReader:
         function = call.get("function") or {}
         id = self._ids.take(str(call.get("id") or ""))  # older servers give no id
         name, arguments = str(function.get("name", "")), function.get("arguments") or {}
-        has_object = isinstance(arguments, dict)
-        use = ours.ToolUse(id, name, arguments) if has_object else parse_call(id, name, str(arguments))
+        is_parsed = isinstance(arguments, dict)
+        use = ours.ToolUse(id, name, arguments) if is_parsed else parse_call(id, name, str(arguments))
         self._uses.append(use)
         out += call_events(use)
 

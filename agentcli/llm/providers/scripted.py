@@ -71,7 +71,7 @@ class ScriptedProvider(BaseProvider):
     ) -> None:
         super().__init__(info or ModelInfo("script", "scripted", prices=Prices(), takes_images=True))
         self.name = "scripted"
-        self._replies = [reply if callable(reply) else _complete(reply) for reply in replies]
+        self._replies = [reply if callable(reply) else _to_reply(reply) for reply in replies]
         self._unplayed = [*self._replies]
         self.requests: deque[provider.Request] = deque(maxlen=keeps)
 
@@ -114,7 +114,7 @@ class ScriptedProvider(BaseProvider):
         for position, reply in enumerate(self._unplayed):
             if callable(reply) or reply.when in prompt:
                 del self._unplayed[position]
-                return _complete(reply(request.messages)) if callable(reply) else reply
+                return _to_reply(reply(request.messages)) if callable(reply) else reply
         if self._unplayed:
             raise errors.BadRequest("The script holds no more replies for a conversation that begins like this one.")
         raise errors.BadRequest(f"The script has ended: it holds {len(self._replies)} replies, one more was asked for.")
@@ -123,7 +123,7 @@ class ScriptedProvider(BaseProvider):
         return provider.Health(True, f"a script of {len(self._replies)} replies")
 
 
-def _complete(reply: AnyReply) -> ScriptedReply:
+def _to_reply(reply: AnyReply) -> ScriptedReply:
     """Return a reply as a record whose parts are checked. Raises `msgspec.ValidationError`."""
     if isinstance(reply, ScriptedReply):
         reply = msgspec.structs.asdict(reply)

@@ -245,19 +245,18 @@ class AnthropicReader:
         stop_reason, note = cast("ours.StopReason", self._stop_reason), self._note
         if stop_reason not in _STOP_REASONS:
             stop_reason, note = "end_turn", f"unknown stop reason {self._stop_reason!r}"
-        lost_call = any(b.kind == "tool_use" and not b.is_whole for b in self._blocks)
+        lost = any(b.kind == "tool_use" and not b.is_whole for b in self._blocks)
         message = self._message()
         match message.content:
             # The last call of a cut reply may lack a part of its arguments, or all of them.
             case (*earlier, ours.ToolUse() as use) if stop_reason in _CUT_REASONS and (use.unparsed or not use.input):
-                lost_call, message = True, ours.Message("assistant", tuple(earlier))
+                lost, message = True, ours.Message("assistant", tuple(earlier))
         if not message.content and not self._stop_reason:
             raise ConnectionFailed("The reply ended without any content.")
         has_call = any(isinstance(block, ours.ToolUse | ours.Opaque) for block in message.content)
         if stop_reason == "tool_use" and not has_call:
             raise ServerError("The reply ended with a tool call, and the call did not arrive.")
-        usage = usage_from_wire(self._usage)
-        return llm.Done(message, stop_reason, usage, self.model, lost_tool_call=lost_call, note=note)
+        return llm.Done(message, stop_reason, usage_from_wire(self._usage), self.model, lost_tool_call=lost, note=note)
 
     def _start_block(self, event: dict[str, Any], out: list[llm.StreamEvent]) -> None:
         """Begin a block, which some servers announce with its first text or all arguments."""

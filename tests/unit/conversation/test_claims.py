@@ -6,7 +6,7 @@ from time import process_time
 import pytest
 
 from agentcli.conversation.evidence.claims import find_claims
-from agentcli.conversation.evidence.verdicts import CallEnd, Record, check_claims, find_runs
+from agentcli.conversation.evidence.verdicts import ActivityRecord, FinishedCall, check_claims, find_runs
 from tests.evidence.corpus import CWD, Log, Row, differences, rows, table
 from tests.rows import each_row
 
@@ -17,8 +17,8 @@ OUTPUTS = table("outputs")
 
 
 def passed(command: str, exit_code: int, output: str) -> bool | None:
-    about = {"name": "bash", "file_text": "", "at": (0, 0), "entry_id": "x", "is_error": False}
-    return next(find_runs(CallEnd(**about, command=command, exit_code=exit_code, output=output))).passed
+    about = {"name": "bash", "text_with_paths": "", "at": (0, 0), "entry_id": "x", "is_error": False}
+    return next(find_runs(FinishedCall(**about, command=command, exit_code=exit_code, output=output))).passed
 
 
 @pytest.mark.parametrize("half", ["tuning", "measuring"])
@@ -53,7 +53,7 @@ def test_an_exit_code_is_not_doubted_where_the_output_agrees(command: str, outpu
 def test_a_claim_names_the_entries_that_speak_for_it() -> None:
     log = Log(["write a.py", "$ pytest -q => 0\n3 passed in 0.1s"])
     found = find_claims("I created `a.py`. All 3 tests pass.")
-    claims = list(check_claims(found, Record(log.entries, CWD)))
+    claims = list(check_claims(found, ActivityRecord(log.entries, CWD)))
     kinds = {entry.id: type(entry.body).__name__ for entry in log.entries}
     assert [[kinds[id] for id in claim.entries] for claim in claims] == [["FilesChanged"], ["Result"]]
     assert [claim.text for claim in claims] == ["I created a.py.", "All 3 tests pass."]
@@ -61,7 +61,7 @@ def test_a_claim_names_the_entries_that_speak_for_it() -> None:
 
 @pytest.mark.parametrize(("is_complete", "verdict"), [(True, "verified"), (False, "unverified")])
 def test_missing_records_of_changes_prove_nothing(is_complete: bool, verdict: str) -> None:
-    record = Record(Log(["$ ./tidy.sh => 0"]).entries, CWD, is_complete=is_complete)
+    record = ActivityRecord(Log(["$ ./tidy.sh => 0"]).entries, CWD, is_complete=is_complete)
     claims = check_claims(find_claims("I left `a.py` unchanged."), record)
     assert [claim.verdict for claim in claims] == [verdict]
 
