@@ -56,10 +56,7 @@ class Hosting:
         return (await self._open_here(request)).id
 
     async def open_or_locate(self, session_id: str, *, take_over: bool = False) -> HostedSession | str:
-        """Open a session, or return the address of the program that has it open ("" for a terminal).
-
-        With `take_over`, a terminal is asked to close it, and it is opened here. Raises `UserError`.
-        """
+        """Open a session, or return the address of the program that has it ("" for a terminal). Raises `UserError`."""
         if self._leaving is not None:
             raise StorageError(_ENDING)
         async with self._opening.setdefault(session_id, asyncio.Lock()):

@@ -80,9 +80,8 @@ def _join_renames(groups: list[ChangeGroup], changes: ChangeSet) -> list[ChangeG
         if (share := max(shares, default=0.0)) > _MIN_SHARED:
             new = new_groups.pop(shares.index(share))
             old_text, new_text = _text_of(before) or "", _text_of(changes.after[new.paths[0]]) or ""
-            name = f"{old.summary.name} → {new.summary.name}"
             diff = unified_diff(new.summary.name, old_text, new_text)
-            notes = (*new.summary.notes, f"{int(share * 100)} %")
+            name, notes = f"{old.summary.name} → {new.summary.name}", (*new.summary.notes, f"{int(share * 100)} %")
             summary = replace(new.summary, name=name, kind="renamed", diff=diff, hunks=1, notes=notes)
             groups = [group for group in groups if group is not old and group is not new]
             groups.append(ChangeGroup(summary, changes, (*old.paths, *new.paths)))

@@ -233,8 +233,7 @@ class SessionLock:
         return self._address.read_text() if self._address.exists() else ""
 
 
-# Messages by the types of errors; the first one that fits applies.
-_FAILURES: dict[type[Exception] | tuple[type[Exception], ...], str] = {
+_FAILURES: dict[type[Exception] | tuple[type[Exception], ...], str] = {  # messages; the first that fits applies
     (apsw.CorruptError, apsw.NotADBError): "{path} is damaged ({error}). agentcli sessions fsck --repair restores what "
     "can be restored, and --no-session does without.",
     apsw.ConstraintError: "{path} does not fit what is stored ({error}). Was it replaced while the session was open?",

@@ -138,8 +138,8 @@ class Secrets:
             raise StorageError(
                 f"Entry {before.id} could not be read any more without that text. Give more of it. Nothing was changed."
             )
-        was_sound = checksum in (None, crc32(body))  # a damaged entry keeps its wrong checksum
-        new_checksum = crc32(redacted) if was_sound else checksum
+        # A damaged entry keeps its wrong checksum.
+        new_checksum = crc32(redacted) if checksum in (None, crc32(body)) else checksum
         return (*other_columns, new_checksum, redacted.decode(errors="replace")), places
 
 

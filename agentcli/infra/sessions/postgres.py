@@ -240,7 +240,7 @@ class Leases:
                     ids = [lease.session_id for lease in leases]
                     rows = await (await db.execute(_SQL["renew_leases"], {"owner": self.owner, "ids": ids})).fetchall()
                 wanted_by_lease = {(session_id, epoch): is_wanted for session_id, epoch, is_wanted in rows}
-                for lease in leases:  # one without a row is lost: another program has taken the session
+                for lease in leases:  # without a row it is lost: another program has taken the session
                     lease.is_lost_or_wanted |= wanted_by_lease.get((lease.session_id, lease.epoch), True)
 
 

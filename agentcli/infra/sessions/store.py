@@ -154,8 +154,8 @@ class TableSessions(ABC):
         entries = entries[: _position_of(at, [entry.id for entry in entries]) + 1]
         self._report_unreadable(info.id, entries)
         # The owner of a subagent's session or of a one-shot keeps it out of lists. A fork has none, so it is listed.
-        unlisted = interfaces.subagents_owner(""), interfaces.ONE_SHOTS
-        user_id = "" if info.user_id.startswith(unlisted) else info.user_id
+        is_unlisted = info.user_id.startswith((interfaces.subagents_owner(""), interfaces.ONE_SHOTS))
+        user_id = "" if is_unlisted else info.user_id
         new = tables.UnstoredSession(id=new_id or tables.new_id(), cwd=folder_text(cwd), name=name, user_id=user_id)
         if entries:
             new.source_id, new.shared_count, new.last_shared_id = info.id, len(entries), entries[-1].id
