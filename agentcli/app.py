@@ -234,7 +234,7 @@ class Builder:
 
         context = ContextParts(
             prefix_for=lambda prompt: self.prefixes.for_agent(prompt).prefix,
-            nested=self.prefixes.nested_instructions,
+            nested_instructions=self.prefixes.nested_instructions,
             watch=self._watch,
             notes=self.prefixes.reminders,
         )

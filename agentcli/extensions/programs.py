@@ -109,7 +109,7 @@ class WorkspacePrograms(msgspec.Struct, dict=True):
             variables = {**self.config.environment, **getattr(spec.transport, "env", {})}
             self.pins.add(command, is_of_project=spec.is_of_project, variables=variables)
 
-    def files(self, roots: Sequence[Path]) -> list[Path]:
+    def pin_files(self, roots: Sequence[Path]) -> list[Path]:
         """Pin the programs in these folders, too, and return all that exist."""
         if "pins" in vars(self) or any(_own_commands(self.config)):  # `pins` was used before, or is needed
             self.pins.add_folders(roots)

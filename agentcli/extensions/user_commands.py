@@ -60,7 +60,7 @@ class Template(Struct, frozen=True, kw_only=True):
             words = argument.split()
         values = {"ARGUMENTS": argument}
         if self.takes_words:
-            for names in (tuple("123456789"), self.names):  # one without a word is replaced by nothing
+            for names in (tuple("123456789"), self.names):  # a name without a word is replaced by nothing
                 values |= dict(zip_longest(names, words[: len(names)], fillvalue=""))
 
         def value_of(placeholder: re.Match[str]) -> str:

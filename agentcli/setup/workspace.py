@@ -59,7 +59,7 @@ class WorkspaceFactory:
         def open_sandbox() -> Sandbox:
             if self._parts.sandbox is not None:
                 return self._parts.sandbox
-            folders, programs = (config.cwd, *added_folders), self._programs.files
+            folders, programs = (config.cwd, *added_folders), self._programs.pin_files
             local_sandbox = make_sandbox(config, folders, session_id=session_id, rules=rules, programs=programs)
             if client_files is None:
                 return local_sandbox

@@ -32,7 +32,7 @@ from agentcli.tools.tool import Ask
 from agentcli.version import __version__
 
 MAX_PAGES = 100  # of a list, because a server could send pages without end
-MAX_EVENT_BYTES = 16 * 1024 * 1024  # of a stream
+MAX_EVENT_BYTES = 16 * 1024 * 1024  # in a server's event stream
 CONNECT_TIMEOUT_S = 10.0
 CLOSE_PROGRAM_S, CLOSE_HTTP_S = 8.0, 2.0  # to close a connection; a program is ended step by step
 

@@ -280,7 +280,7 @@ def provider_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     branches = [branch for union in _UNIONS for branch in normal.pop(union, ())]
     for branch in branches:
         if isinstance(target := _resolve(branch.get("$ref"), schema), Mapping):
-            branch = _normalize(target, schema, 1)
+            branch = _normalize(target, schema, depth=1)
         properties = branch.get("properties", {}) | properties  # if two share a name, the first one wins
     for key in ("$ref", "enum", "const"):
         normal.pop(key, None)

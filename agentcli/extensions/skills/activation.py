@@ -173,7 +173,7 @@ class SessionSkills(Struct, kw_only=True):
     find_model: Callable[[str, str], str]
     parent_skills: SkillsInUse | None = None
     _grants: dict[str, list[Rule]] = field(default_factory=dict)  # by activation id; until the next prompt
-    _activated_for_next: set[str] = field(default_factory=set)  # ids; their grants outlast the next prompt
+    _activated_for_next: set[str] = field(default_factory=set)  # ids; their grants are for the next prompt
     # By the field of the session's model that they set; the last one applies.
     _overrides: dict[str, list[_Override]] = field(default_factory=lambda: {"name": [], "effort": []})
 

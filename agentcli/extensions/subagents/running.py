@@ -281,7 +281,7 @@ class ContextParts(Struct, frozen=True, kw_only=True):
     """Functions of the session's builder that make the parts of a conversation's context."""
 
     prefix_for: Callable[[str], Callable[[ModelInfo, ToolRegistry], Prefix]]  # by the agent's prompt
-    nested: Callable[[], NestedInstructions | None]  # the instruction files of folders
+    nested_instructions: Callable[[], NestedInstructions | None]  # the instruction files of folders
     watch: Callable[[AgentState, Workspace, Any], ContextWatch]
     notes: Callable[[Workspace, ModelInfo], list[User]]  # the system reminders before the first prompt
 
@@ -315,8 +315,8 @@ class ChildSessions(Struct, frozen=True, kw_only=True):
         if not entries:
             state.notes.extend(self.context.notes(workspace, self.models.info(state.model.name)))
         state.add_mode_note()
-        nested = self.context.nested()
-        watch = self.context.watch(state, workspace, nested)
+        instructions = self.context.nested_instructions()
+        watch = self.context.watch(state, workspace, instructions)
         delegates = runtime.calls.delegates
         calls = SessionCalls(
             services=replace(runtime.calls.services, workspace=workspace),
@@ -326,8 +326,8 @@ class ChildSessions(Struct, frozen=True, kw_only=True):
             delegates=Delegates(client=delegates.client, events=delegates.events),
             recording=runtime.calls.recording,
         )
-        # Of the limits that are set, the lowest applies.
         settings = self.agents.plugins.config.settings.agents
+        # Of the limits that are set, the lowest applies.
         max_turns = min(filter(None, (run.arguments.max_turns, run.definition.max_turns, settings.max_turns)))
         limits = TurnLimits(max_turns=max_turns, max_tokens=runtime.limits.max_tokens, max_breaks=1)
         child_runtime = replace(
@@ -335,7 +335,7 @@ class ChildSessions(Struct, frozen=True, kw_only=True):
             models=replace(runtime.models, prefix_for=self.context.prefix_for(run.definition.prompt)),
             calls=calls,
             log=log,
-            steps=usual_steps(nested=nested),
+            steps=usual_steps(nested=instructions),
             limits=limits,
             context=replace(runtime.context, policy=watch, watch=watch),
             collect=lambda session_id, entry: None,  # only the parent's own entries are collected

@@ -51,7 +51,7 @@ class AcpAgent:
         self._open_session, self._store, self._check_key = open_session, store, check_key
         self._connection = rpc.Connection(out, handle=self._handle, on_notification=self._handle_notification)
         self._client = Client(self._connection)
-        self._open: dict[str, ClientSession] = {}  # by session id
+        self._sessions: dict[str, ClientSession] = {}  # by session id
         self._closing: set[asyncio.Task[None]] = set()
         self._is_initialized = False  # True when the client has sent `initialize`
         self._is_leaving = False  # True when the connection has ended
@@ -60,7 +60,7 @@ class AcpAgent:
         """Serve until the client disconnects or `leave` is called; then interrupt all turns and store everything."""
         await self._connection.run(input)
         self._is_leaving = True
-        closing = (*(session.close() for session in self._open.values()), *self._closing)
+        closing = (*(session.close() for session in self._sessions.values()), *self._closing)
         ends = await asyncio.gather(*closing, return_exceptions=True)
         await self._connection.aclose()
         await self._store.close()
@@ -91,8 +91,8 @@ class AcpAgent:
 
     def _handle_notification(self, method: str, params: dict[str, Any]) -> None:
         match method, params:
-            case "session/cancel", {"sessionId": str(id)} if id in self._open:
-                self._open[id].cancel()
+            case "session/cancel", {"sessionId": str(id)} if id in self._sessions:
+                self._sessions[id].cancel()
 
     async def _answer(self, method: str, request: messages.AcpMessage) -> dict[str, Any]:
         match request:
@@ -125,7 +125,7 @@ class AcpAgent:
             case messages.SessionRequest(id) if method == "session/close":
                 await self._close(id)
             case messages.SessionRequest(id):  # session/delete
-                if id in self._open:
+                if id in self._sessions:
                     await self._close(id)
                 with suppress(NoSession):  # deleting a session that does not exist succeeds
                     await hosts.session_info(self._store, id)
@@ -154,7 +154,7 @@ class AcpAgent:
         id = request.session_id if isinstance(request, messages.StoredSession) else ""  # of the stored one
         if id:
             await hosts.session_info(self._store, id)  # raises `NoSession` if there is none
-        if not is_fork and (open_here := self._open.pop(id, None)) is not None:
+        if not is_fork and (open_here := self._sessions.pop(id, None)) is not None:
             await open_here.close()
         open_request = hosts.OpenRequest(cwd=cwd, id=id, how="fork" if is_fork else "resume", editor=editor)
         opened = await self._open_session(open_request)
@@ -171,17 +171,17 @@ class AcpAgent:
         if self._is_leaving:  # the client disconnected in the meantime
             await session.close()
             raise NoSession(id)
-        self._open[new_id] = session
+        self._sessions[new_id] = session
         return session
 
     def _close_superseded(self, id: str) -> None:
-        if (session := self._open.pop(id, None)) is not None:
+        if (session := self._sessions.pop(id, None)) is not None:
             task = asyncio.create_task(session.close())
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
 
     def _session(self, id: str) -> ClientSession:
-        if (session := self._open.get(id)) is None:
+        if (session := self._sessions.get(id)) is None:
             message = f"No session {id[:80]!r} is open here. Start one with session/new, or load it with session/load."
             raise rpc.RpcError(rpc.NOT_FOUND, message, {"sessionId": id[:80]})
         return session
@@ -198,5 +198,5 @@ class AcpAgent:
 
     async def _close(self, id: str) -> None:
         session = self._session(id)
-        del self._open[id]
+        del self._sessions[id]
         await session.close()

@@ -118,8 +118,8 @@ class ClientSession:
             if prompt is None:
                 return _CANCELLED if self._is_cancelled else {"stopReason": "end_turn"}
         else:
-            typed_text = " ".join((parts.text, *parts.links))
-            blocks = await asyncio.to_thread(self._host.attach, parts.text, typed_text)
+            names = " ".join((parts.text, *parts.links))  # of the files to attach
+            blocks = await asyncio.to_thread(self._host.attach, parts.text, names)
             prompt = Prompt((*blocks, *parts.media))
         await self._wait_for_turns()  # a subagent's report may have started a turn
         if self._is_cancelled:

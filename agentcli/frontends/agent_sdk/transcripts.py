@@ -31,11 +31,11 @@ def transcript_folder(environment: Mapping[str, str], cwd: Path) -> Path:
 
 
 def mirror_object(entry: Entry, session_id: str, folder: Path) -> dict[str, Any]:
-    line = {**_line(entry, session_id), _ENTRY_KEY: msgspec.to_builtins(entry)}
+    line = {**_transcript_line(entry, session_id), _ENTRY_KEY: msgspec.to_builtins(entry)}
     return {"type": "transcript_mirror", "filePath": str(folder / f"{session_id}.jsonl"), "entries": [line]}
 
 
-def _line(entry: Entry, session_id: str) -> dict[str, Any]:
+def _transcript_line(entry: Entry, session_id: str) -> dict[str, Any]:
     shown = entry_object(entry, session_id) or {}
     ids = {"uuid": entry.id, "parentUuid": entry.parent_id, "sessionId": session_id}
     line = {**ids, "timestamp": datetime.fromtimestamp(entry.time, UTC).isoformat(), "isSidechain": False}
@@ -72,7 +72,7 @@ class HookTranscript:
         cwd, mask = session.runtime.calls.workspace.cwd, session.runtime.calls.services.mask
         with file.open("a" if self._written else "w", encoding="utf-8") as transcript:
             for entry in entries:
-                line = _line(entry, session.id) | {"cwd": str(cwd), "version": __version__}
+                line = _transcript_line(entry, session.id) | {"cwd": str(cwd), "version": __version__}
                 for block in line.get("message", {}).get("content", ()):
                     if block["type"] == "tool_use":
                         block["name"], block["input"] = claude_code_call(block["name"], block["input"], cwd)
