@@ -125,7 +125,7 @@ async def _words(kind: str, config: Config) -> list[tuple[str, str]]:
             from agentcli.models.choice import Models
 
             models = Models(config)
-            table = ((f"{info.provider}/{info.id}", f"window {info.window:,} tokens") for info in models.table())
+            table = ((info.name, f"window {info.window:,} tokens") for info in models.table())
             return [*((name, "here") for name in await models.local_models()), *table]
         case _:
             return []

@@ -298,8 +298,7 @@ def _with_joined_keys(program: str, values: dict[str, Any]) -> dict[str, Any]:
         case "gemini", {"model": str(model)}:
             values["model"] = {"name": model}
     # Keys that name models come after those that define the models' providers.
-    models_last = sorted(values, key=lambda key: "model" in key and "provider" not in key)
-    return {key: values[key] for key in models_last}
+    return dict(sorted(values.items(), key=lambda item: "model" in item[0] and "provider" not in item[0]))
 
 
 def _import_commands(draft: Draft, folder: Path, target: Path) -> None:

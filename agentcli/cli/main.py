@@ -221,9 +221,9 @@ class Ending:
 
     def __init__(self, arguments: Sequence[str], out: WatchedStdout) -> None:
         self.session_id = ""
-        # Builds the result of a run that a signal ends; replaced once there is a session.
-        self.unfinished: Callable[[], dict[str, Any]] = lambda: self._result("interrupted", "")
-        self.has_answered = False  # set by the opener once no more results will follow
+        # Returns the result of a run that a signal ends; replaced once there is a session.
+        self.unfinished_result: Callable[[], dict[str, Any]] = lambda: self._result("interrupted", "")
+        self.has_answered = False  # True once no more results will follow
         self._out = out
         self._format = ""  # read from the raw arguments: signals and failures may come before they are parsed
         for argument, following in zip_longest(arguments, arguments[1:], fillvalue=""):
@@ -290,7 +290,7 @@ class Ending:
         if self._needs_result:
             from agentcli.agent.result import to_json_line
 
-            line = (b"\n" if self._out.is_within_line else b"") + to_json_line(self.unfinished())
+            line = (b"\n" if self._out.is_within_line else b"") + to_json_line(self.unfinished_result())
             stdout = select.poll()
             stdout.register(1, select.POLLOUT)
             if stdout.poll(0):  # otherwise the pipe is full, and writing could block for ever

@@ -71,13 +71,13 @@ class OtherTranscript(Struct, kw_only=True):
             self.messages.append(OtherMessage("assistant", content, reply_id=reply_id))
 
     def add_prompt(self, content: Any, *, is_note: bool = False) -> None:
-        parts = list(_parts(content))
+        parts = list(_read_parts(content))
         is_note = is_note or all(isinstance(part, Text) and _NOTES.match(part.text) for part in parts)
         if parts:
             self.messages.append(OtherMessage("user", [*parts], is_note))
 
     def add_result(self, id: str, content: Any, *, is_error: bool) -> None:
-        self.results[id] = ToolResult(id, tuple(_parts(content)), is_error)
+        self.results[id] = ToolResult(id, tuple(_read_parts(content)), is_error)
 
 
 def read_transcript(file: Path) -> OtherTranscript:
@@ -154,7 +154,7 @@ def _reply_blocks(content: Any) -> Iterator[Block]:
             case {"type": "tool_use", "id": str(id), "name": str(name), "input": dict(arguments)}:
                 yield ToolUse(id, name, arguments)
             case _:
-                yield from _parts([block])
+                yield from _read_parts([block])
 
 
 def _read_codex(lines: list[dict[str, Any]]) -> OtherTranscript:
@@ -187,11 +187,11 @@ def _add_codex_item(transcript: OtherTranscript, item: Mapping[str, Any]) -> Non
     reply_id = f"after {len(transcript.results)} results"  # a reply ends when results arrive: what follows is a new one
     match item:
         case {"type": "message", "role": "assistant"}:
-            transcript.add_reply(reply_id, _parts(item.get("content")))
+            transcript.add_reply(reply_id, _read_parts(item.get("content")))
         case {"type": "message", "role": "user"}:
             transcript.add_prompt(item.get("content"))
         case {"type": "reasoning"}:
-            transcript.add_reply(reply_id, [Thinking(part.text) for part in _parts(item.get("summary"))])
+            transcript.add_reply(reply_id, [Thinking(part.text) for part in _read_parts(item.get("summary"))])
         case {"type": "function_call", "call_id": str(id), "name": str(name)}:
             arguments = parse_arguments(str(item.get("arguments") or "")) or {}
             transcript.add_reply(reply_id, [ToolUse(id, name, arguments)])
@@ -215,7 +215,7 @@ def _objects_in(content: Any) -> list[dict[str, Any]]:
     return [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
 
 
-def _parts(content: Any) -> Iterator[Any]:
+def _read_parts(content: Any) -> Iterator[Any]:
     """Yield the texts, images and documents of either tool; a text names each part that cannot be imported."""
     if isinstance(content, str):
         yield from [Text(content)] if content.strip() else ()
@@ -319,7 +319,7 @@ class _Conversion:
             yield reminder(text) if message.is_note else User(tuple(content))
             return
         uses = [block for block in content if isinstance(block, ToolUse)]
-        own_calls = {use.id: self._own_call(use) for use in uses}
+        own_calls = {use.id: self._equivalent_call(use) for use in uses}
         converted = [own_calls.get(block.id) if isinstance(block, ToolUse) else block for block in content]
         provider, _, model = self._transcript.model.partition("/")
         if blocks := tuple(block for block in converted if block is not None):
@@ -338,7 +338,7 @@ class _Conversion:
                 calls_as_text.append(User((*note.content, *parts), is_reminder=True))
         yield from calls_as_text  # last, because the results must come directly after the reply
 
-    def _own_call(self, use: ToolUse) -> ToolUse | None:
+    def _equivalent_call(self, use: ToolUse) -> ToolUse | None:
         """Return the equivalent call of one of agentcli's tools; None if no tool accepts such a call."""
         # A row has one item: the name of agentcli's tool ("" for none), and the other tool's name of each argument.
         ((own, other_names),) = self._equivalents.get(use.name, {"": {}}).items()

@@ -22,7 +22,7 @@ from agentcli.cli.main import Ending
 from agentcli.cli.options import config_for, read_text_file, text_or_file
 from agentcli.cli.output import warn
 from agentcli.conversation.mentions import missing_files_notice, with_attachments
-from agentcli.errors import NoKey, UsageError, UserError
+from agentcli.errors import UsageError, UserError
 from agentcli.frontends.hosts import CliPrompt, OpenRequest, OpenSession, ScreenlessHost, UsageStore
 from agentcli.frontends.run_end import end_when_idle, ended_jobs_notice, interrupt_on_signals
 from agentcli.infra.sessions.sqlite import MemorySessions, SqliteSessions
@@ -80,7 +80,7 @@ class ConfiguredOpener:
         if with_key:  # `variables` is empty for a provider that is usable without a key
             infos = [info for info in infos if is_usable[info.provider] and keys.variables(info.provider)]
         infos.sort(key=lambda info: not is_usable[info.provider])
-        return [(f"{info.provider}/{info.id}", _in_columns(info, has_key=is_usable[info.provider])) for info in infos]
+        return [(info.name, _in_columns(info, has_key=is_usable[info.provider])) for info in infos]
 
     def commands(self, on_notice: Callable[[str], None]) -> CommandSet:
         """Return all slash commands; agentcli's own keep their names."""
@@ -317,10 +317,8 @@ async def _answer_in_session(
         session = await builder.build_session(choice)
         if choice.how == "new" or choice.fork:  # a conversation that is continued does not become a one-shot
             await store.mark_one_shot(session.id, is_one_shot=True)
-        if choice.how != "new" and not takes_stream and not is_command:
-            await _require_own_key(builder, session)
         set_answer_schema(session.runtime.steps, answer_schema)
-        ending.unfinished = ResultBuilder(session).unfinished
+        ending.unfinished_result = ResultBuilder(session).unfinished
         opener = ConfiguredOpener(config, builder, answer_schema=answer_schema)
         commands = opener.commands(warn) if is_command or options.output_format == "stream-json" else CommandSet(())
         host = ScreenlessHost(opener, session, commands, stays_open=takes_stream)
@@ -336,6 +334,9 @@ async def _answer_in_session(
             idle_s = config.settings.limits.idle_s
             watching = asyncio.create_task(end_when_idle(lambda: host.session, idle_s, ending.exit_stuck))
             try:
+                if choice.how != "new" and not takes_stream and not is_command:
+                    # The model that the stored session used may have no key here.
+                    builder.models.require_key(session.state.model.name)
                 required = Requirements(options.fail_on_denial, options.require_evidence, answer_schema)
                 cli_prompt = CliPrompt(typed, prompt.removeprefix(typed))
                 code = await _run_front_end(host, cli_prompt, options, leaving, requirements=required, stream=stream)
@@ -349,15 +350,6 @@ async def _answer_in_session(
         return 128 + received["signal"] if received and code == INTERRUPTED_EXIT else code
     finally:
         await builder.aclose()
-
-
-async def _require_own_key(builder: Builder, session: Session) -> None:
-    """Close a stored session and raise `NoKey` if there is no key here for the model it used."""
-    try:
-        builder.models.require_key(session.state.model.name)
-    except NoKey:
-        await session.close()
-        raise
 
 
 async def _run_front_end(
@@ -374,12 +366,14 @@ async def _run_front_end(
         from agentcli.frontends.json_output import write_line
         from agentcli.frontends.json_stream import Dialogue
 
-        make: Callable[..., Dialogue] = partial(Dialogue, write=write_line)
+        make_dialogue: Callable[..., Dialogue] = partial(Dialogue, write=write_line)
         if stream is not None and stream.client is not None:
             from agentcli.frontends.agent_sdk.dialogue import ControlDialogue
 
-            make = partial(ControlDialogue, client=stream.client)
-        dialogue = make(host, streams=options.include_partial_messages, requirements=requirements, leaving=leaving)
+            make_dialogue = partial(ControlDialogue, client=stream.client)
+        dialogue = make_dialogue(
+            host, streams=options.include_partial_messages, requirements=requirements, leaving=leaving
+        )
         return await dialogue.run(prompt, stream.lines if stream else None)
     from agentcli.frontends import print_mode
 

@@ -31,7 +31,7 @@ def as_markdown(run: EvalRun) -> str:
     if failed := [outcome for outcome in run.outcomes if not outcome.passed]:
         more = len(failed) - MAX_FAILURES
         note = [f"- and {more:,} more"] if more > 0 else []
-        parts.append("\n".join(("Failed:\n", *map(_failure, failed[:MAX_FAILURES]), *note)))
+        parts.append("\n".join(("Failed:\n", *map(_failure_line, failed[:MAX_FAILURES]), *note)))
     return "\n\n".join(parts) + "\n"
 
 
@@ -60,7 +60,7 @@ def _task_rows(run: EvalRun) -> Iterator[str]:
         yield f"| {' | '.join((name, difficulty, *cells))} |"
 
 
-def _failure(outcome: Outcome) -> str:
+def _failure_line(outcome: Outcome) -> str:
     """Return a line such as "- fix-a-loop (attempt 1, max turns): `2 of 3 tests failed`"."""
     end = "" if outcome.end == "end_turn" else f", {outcome.end.replace('_', ' ')}"
     why = mask("\n".join(filter(None, (outcome.check.reason, outcome.error)))).strip()

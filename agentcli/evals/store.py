@@ -199,7 +199,7 @@ class EvalStore:
     def close(self) -> None:
         self._db.close()
 
-    def begin(self, plan: RunPlan, *, is_new: bool = False) -> EvalRun:
+    def begin_or_continue(self, plan: RunPlan, *, is_new: bool = False) -> EvalRun:
         """Return the newest unfinished run with the key of a plan; without one, or with `is_new`, begin another."""
         query = "SELECT id FROM runs WHERE key = ? AND ended IS NULL ORDER BY created DESC LIMIT 1"
         with self._transaction():
@@ -212,7 +212,7 @@ class EvalStore:
             return EvalRun(id=id, created=now, ended=None, plan=plan)
 
     @contextmanager
-    def hold(self, run: EvalRun) -> Iterator[None]:
+    def lock(self, run: EvalRun) -> Iterator[None]:
         """Keep other programs from continuing a run. Raises `UsageError` if one is continuing it."""
         file = self._path.with_name(f"eval-{run.id}.lock")
         lock = FileLock(file)

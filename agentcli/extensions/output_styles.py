@@ -10,7 +10,7 @@ from agentcli.errors import ConfigError, UsageError, did_you_mean
 from agentcli.extensions.skills.skill import is_on, one_line, split_frontmatter
 from agentcli.settings.files import home_of, markdown_files, read_small_file
 from agentcli.settings.load import Config
-from agentcli.settings.trust import STYLE_FOLDERS, project_places
+from agentcli.settings.trust import STYLE_FOLDERS, definition_folders
 
 
 class OutputStyle(Struct, frozen=True):
@@ -24,7 +24,7 @@ class OutputStyle(Struct, frozen=True):
 def find_styles(config: Config, on_notice: Callable[[str], None]) -> dict[str, OutputStyle]:
     """Return the styles by name: the person's, and a trusted project's, which override them."""
     folders = [home_of(config.environment) / ".claude/output-styles", config.paths.config / "output-styles"]
-    folders += reversed(project_places(config.cwd, STYLE_FOLDERS)) if config.project.is_allowed else []
+    folders += reversed(definition_folders(config.cwd, STYLE_FOLDERS)) if config.project.is_allowed else []
     styles: dict[str, OutputStyle] = {}
     for file in (file for folder in folders for file in markdown_files(folder)):
         try:

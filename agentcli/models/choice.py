@@ -184,7 +184,7 @@ class Models:
 
     def usual_model(self, provider: str) -> str:
         """Return the model that answers if only the provider is known; empty if there is none."""
-        known = (f"{info.provider}/{info.id}" for info in self.table())
+        known = (info.name for info in self.table())
         names = chain((model for _, model in KEYED_MODELS), _CLOUD_MODELS, known)
         return next((name for name in names if name.startswith(f"{provider}/")), "")
 

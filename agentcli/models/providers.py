@@ -171,7 +171,7 @@ class ProviderMaker(msgspec.Struct):
                     **({"api_version": version} if version else {}),
                 )
             case "bedrock" | "vertex" | "foundry":
-                return self._cloud(info, server, key, token)
+                return self._make_cloud(info, server, key, token)
             case "ollama":
                 from agentcli.llm.providers.ollama import OllamaProvider
 
@@ -182,16 +182,16 @@ class ProviderMaker(msgspec.Struct):
                     read_timeout=timeout,
                 )
             case "local":
-                return self._local(info)
+                return self._make_local(info)
             case "scripted":
                 from agentcli.llm.providers.scripted import ScriptedProvider, read_script
 
                 script = read_script(self._config.cwd / from_home(info.id))  # the id is the name of the script's file
                 return ScriptedProvider(script, info=info, keeps=16)  # nobody reads older requests
             case _:
-                return self._compatible(info, server, key)
+                return self._make_compatible(info, server, key)
 
-    def _local(self, info: ModelInfo) -> Provider:
+    def _make_local(self, info: ModelInfo) -> Provider:
         from agentcli.llm.local_server import acquire
         from agentcli.llm.providers.local import LocalProvider
 
@@ -207,7 +207,7 @@ class ProviderMaker(msgspec.Struct):
         )
         return LocalProvider(info, start=start, read_timeout=settings.provider.read_timeout)
 
-    def _cloud(self, info: ModelInfo, server: ServerSettings, key: Key, token: Key) -> Provider:
+    def _make_cloud(self, info: ModelInfo, server: ServerSettings, key: Key, token: Key) -> Provider:
         """Return a provider for Claude in a cloud. Raises `UsageError` if a setting is missing."""
         environment = self._config.environment.get
         platform: Any = info.provider
@@ -248,7 +248,7 @@ class ProviderMaker(msgspec.Struct):
         )
         return CloudProvider(info, service=service, read_timeout=self._config.settings.provider.read_timeout)
 
-    def _compatible(self, info: ModelInfo, server: ServerSettings, key: Key) -> Provider:
+    def _make_compatible(self, info: ModelInfo, server: ServerSettings, key: Key) -> Provider:
         """Return a provider for a server with an API like OpenAI's. Raises `UsageError` for an unknown provider."""
         from agentcli.llm.providers.openai_compat import OpenAICompatProvider, presets
 

@@ -18,7 +18,7 @@ from agentcli.settings.files import Paths, find_paths, home_of, project_root
 from agentcli.settings.keys import StoredKeys, sendable_key
 from agentcli.settings.structs import ModelName, Settings
 from agentcli.settings.terminal import terminal_problems
-from agentcli.settings.trust import PROJECT_FILES, command_places, is_trusted, project_files
+from agentcli.settings.trust import PROJECT_FILES, is_trusted, project_command_folders, project_files
 
 # A checked-out repository may not choose where prompts and keys go, nor what is observed.
 NOT_FROM_PROJECTS = (*"provider providers observability serve terminal web evidence".split(), "tokens.encoders")
@@ -91,9 +91,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def command_folders(self) -> tuple[Path, ...]:
         """The folders of slash commands; a later folder wins."""
-        claude_code_folder = home_of(self.environment) / ".claude/commands"
-        folders = [claude_code_folder] if claude_code_folder.is_dir() else []
-        return *folders, self.paths.config / "commands", *(command_places(self.cwd) if self.project.is_allowed else ())
+        of_claude_code = home_of(self.environment) / ".claude/commands"
+        own = [*([of_claude_code] if of_claude_code.is_dir() else ()), self.paths.config / "commands"]
+        return *own, *(project_command_folders(self.cwd) if self.project.is_allowed else ())
 
     def key(self, variable: str) -> str:
         """Return a provider's key: one typed for this session, else the environment's, else a stored one.
@@ -133,7 +133,7 @@ def load_config(
     extra: SettingsLayer | None = None,
     trust: bool = False,
     sources: frozenset[str] | None = None,
-    without: Path | None = None,
+    ignored_file: Path | None = None,
 ) -> Config:
     """Read, check and merge every source of settings. Raises `ConfigError` if one is unreadable or wrong.
 
@@ -144,18 +144,18 @@ def load_config(
         extra: A further source, above all files.
         trust: Use the project's files as they are now.
         sources: `user`, `project` and `local`: the only files whose rules, hooks and servers apply; None for all.
-        without: A file that is ignored.
+        ignored_file: A file that is not read.
     """
     paths = paths or find_paths(environment.get("AGENTCLI_HOME"))
     notices = [*_unknown_variables(environment)]
     layers: list[SettingsLayer] = []
     named = frozenset(("user", "project", "local")) if sources is None else sources
-    if paths.user_config != without and _may_exist(paths.user_config):
-        layers.append(_limited(read_layer(paths.user_config), "user", named))
+    if paths.user_config != ignored_file and _may_exist(paths.user_config):
+        layers.append(_limit_to_sources(read_layer(paths.user_config), "user", named))
     trusted_files = _trusted_files(paths, cwd, notices, trust=trust) if named & {"project", "local"} else []
     for scope, name in PROJECT_FILES.items():
-        if (file := project_root(cwd) / name) in trusted_files and file != without:
-            layers.append(_limited(_project_layer(file, paths, notices), scope, named))
+        if (file := project_root(cwd) / name) in trusted_files and file != ignored_file:
+            layers.append(_limit_to_sources(_project_layer(file, paths, notices), scope, named))
     layers += [extra] if extra is not None else []
     caller_layer = SettingsLayer(caller, dict(flags or {}), names=flag_names)
     check_layer(caller_layer)
@@ -178,7 +178,7 @@ def load_config(
     return config
 
 
-def _limited(layer: SettingsLayer, source: str, sources: frozenset[str]) -> SettingsLayer:
+def _limit_to_sources(layer: SettingsLayer, source: str, sources: frozenset[str]) -> SettingsLayer:
     """Remove the rules, hooks and servers of a file whose source is not among `sources`; its other settings stay."""
     if source not in sources:
         for section in ("permissions", "hooks", "mcp_servers"):
@@ -248,7 +248,9 @@ def read_unchecked(file: Path) -> SettingsLayer:
     try:
         data = file.read_bytes()
         text = data.decode("utf-8-sig")
-        values: dict[str, Any] = json.loads(text, object_pairs_hook=_object) if is_json else tomllib.loads(text)
+        values: dict[str, Any] = (
+            json.loads(text, object_pairs_hook=_object_of_unique_keys) if is_json else tomllib.loads(text)
+        )
     except OSError as error:
         raise ConfigError(f"could not be read ({error.strerror}).", file=str(file)) from error
     except UnicodeDecodeError as error:
@@ -263,7 +265,7 @@ def read_unchecked(file: Path) -> SettingsLayer:
     return SettingsLayer(str(file), values, text="" if is_json else text)  # errors find lines only in TOML
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _object_of_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Build a JSON object. Raises `ValueError` for a duplicate key, because one of its values would be lost."""
     values = dict(pairs)
     if len(values) < len(pairs):

@@ -69,7 +69,7 @@ async def run_short_program(
     Its process group is killed when the time is up or the caller is cancelled, and with `ends_children` always.
     """
     program = _ProgramProtocol(max_bytes)
-    with _file_of(stdin) if stdin else nullcontext() as input_file:
+    with _open_file_with(stdin) if stdin else nullcontext() as input_file:
         start = partial(asyncio.get_running_loop().subprocess_exec, env=environment, cwd=cwd, start_new_session=True)
         starting = asyncio.ensure_future(start(lambda: program, *argv, stdin=input_file or asyncio.subprocess.DEVNULL))
         cancelled: asyncio.CancelledError | None = None
@@ -99,7 +99,7 @@ async def run_short_program(
     return ProgramEnd(exit_code, *map(bytes, program.outputs.values()))
 
 
-def _file_of(content: bytes) -> IO[bytes]:
+def _open_file_with(content: bytes) -> IO[bytes]:
     """Return an open file with the content. Unlike a pipe, it needs no task that writes.
 
     It is in memory where the system can do that, because a hook that may deny a call must run on a full disk, too.

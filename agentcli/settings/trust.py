@@ -29,41 +29,40 @@ SKILL_FILE = "SKILL.md"
 
 def project_files(cwd: Path) -> list[Path]:
     """Return the files of a project that are used only if it is trusted; for a skill its SKILL.md."""
-    return [file for folder in project_folders(cwd) for file in _files_of(folder, project_root(cwd))]
+    return [file for folder in project_folders(cwd) for file in _files_to_trust(folder, project_root(cwd))]
 
 
-def command_places(cwd: Path) -> list[Path]:
-    """Return the project's folders of slash commands, the last of which wins; a linked folder is not the project's."""
+def project_command_folders(cwd: Path) -> list[Path]:
+    """Return the project's folders of slash commands; the last one wins. A linked folder is not the project's."""
     root = project_root(cwd)
-    return [
-        root / name
-        for name in COMMAND_FOLDERS
-        if _is_project_folder(root / name, root, root)
-        and os.path.realpath(root / name) == f"{os.path.realpath(root)}/{name}"
-    ]
+    real_root = os.path.realpath(root)
+    folders = _existing_folders(root, COMMAND_FOLDERS, root)
+    return [folder for folder in folders if os.path.realpath(folder) == f"{real_root}/{folder.relative_to(root)}"]
 
 
 def project_folders(cwd: Path) -> list[Path]:
     """Return the project's root and the folders from it to the working directory, outermost first."""
     root = project_root(cwd)
-    return [folder for folder in (*reversed(cwd.parents), cwd) if folder == root or folder.is_relative_to(root)]
+    return [folder for folder in (*reversed(cwd.parents), cwd) if folder.is_relative_to(root)]
 
 
-def project_places(cwd: Path, names: tuple[str, ...]) -> list[Path]:
-    """Return the folders with one of these `names` in a project's folders; the first one wins."""
+def definition_folders(cwd: Path, names: tuple[str, ...]) -> list[Path]:
+    """Return the folders with these names, such as `SKILL_FOLDERS`, in all of a project's folders; the first one wins.
+
+    The order of the names comes first, then the folder that is nearest to the working directory.
+    """
     root = project_root(cwd)
     folders = [*reversed(project_folders(cwd))]
-    return [place for name in names for folder in folders for place in _places_in(folder, (name,), root)]
+    return [found for name in names for folder in folders for found in _existing_folders(folder, (name,), root)]
 
 
-def _is_project_folder(place: Path, folder: Path, root: Path) -> bool:
-    """Return True if `place`, below `folder`, is a folder of the project. In a home, only `.agentcli` is."""
-    is_personal = _is_home(folder) and not place.is_relative_to(folder / ".agentcli")
-    return not is_personal and place.is_dir() and Path(os.path.realpath(place)).is_relative_to(os.path.realpath(root))
-
-
-def _places_in(folder: Path, names: Sequence[str], root: Path) -> list[Path]:
-    return [folder / name for name in names if _is_project_folder(folder / name, folder, root)]
+def _existing_folders(parent: Path, names: Sequence[str], root: Path) -> list[Path]:
+    """Return those of `parent / name` that are folders within `root`. In a home, only `.agentcli` is the project's."""
+    folders = [parent / name for name in names if not _is_home(parent) or name.startswith(".agentcli/")]
+    real_root = os.path.realpath(root)
+    return [
+        folder for folder in folders if folder.is_dir() and Path(os.path.realpath(folder)).is_relative_to(real_root)
+    ]
 
 
 def is_project_file(file: Path, root: Path) -> bool:
@@ -81,9 +80,9 @@ def is_trusted(paths: Paths, cwd: Path) -> bool:
     root, trusted = project_root(cwd), trusted_digests(paths)
     try:
         return bool(trusted) and all(
-            trusted.get(folder_text(folder)) == _digest(folder, root)
+            trusted.get(folder_text(folder)) == _trust_digest(folder, root)
             for folder in project_folders(cwd)
-            if _files_of(folder, root) or folder_text(folder) in trusted  # removed files are a change, too
+            if _files_to_trust(folder, root) or folder_text(folder) in trusted  # removed files are a change, too
         )
     except OSError:  # what cannot be read cannot be compared
         return False
@@ -92,9 +91,9 @@ def is_trusted(paths: Paths, cwd: Path) -> bool:
 def project_digests(cwd: Path) -> dict[str, str]:
     """Return digests of the project's files as they are now, by folder. Raises `ConfigError`."""
     root = project_root(cwd)
-    folders = [folder for folder in project_folders(cwd) if _files_of(folder, root)]
+    folders = [folder for folder in project_folders(cwd) if _files_to_trust(folder, root)]
     try:
-        return {folder_text(folder): _digest(folder, root) for folder in folders}
+        return {folder_text(folder): _trust_digest(folder, root) for folder in folders}
     except OSError as error:
         raise ConfigError(f"cannot be trusted: some of it could not be read ({error}).", file=str(root)) from error
 
@@ -119,25 +118,25 @@ def remember_trust(paths: Paths, digests: Mapping[str, str]) -> None:
         raise ConfigError(f"could not be written ({error}).", file=str(file)) from error
 
 
-def _files_of(folder: Path, root: Path) -> list[Path]:
+def _files_to_trust(folder: Path, root: Path) -> list[Path]:
     """Return the files of one project folder that need trust; for a skill only its SKILL.md."""
     files: list[Path] = []
     if folder == root:
         files += [file for name in (*PROJECT_FILES.values(), HOOKS_FILE) if is_file(file := root / name)]
         files += [root / MCP_FILE] if is_project_file(root / MCP_FILE, root) else []
-        files += (file for place in command_places(root) for file in markdown_files(place))
-    in_skills = (path for place in _places_in(folder, SKILL_FOLDERS, root) for path in _all_below(place, root))
+        files += (file for commands in project_command_folders(root) for file in markdown_files(commands))
+    in_skills = (path for skills in _existing_folders(folder, SKILL_FOLDERS, root) for path in _all_below(skills, root))
     files += (path for path in in_skills if path.name == SKILL_FILE)
-    for place in _places_in(folder, (*AGENT_FOLDERS, *STYLE_FOLDERS), root):
-        files += markdown_files(place)
+    for definitions in _existing_folders(folder, (*AGENT_FOLDERS, *STYLE_FOLDERS), root):
+        files += markdown_files(definitions)
     return files
 
 
-def _digest(folder: Path, root: Path) -> str:
+def _trust_digest(folder: Path, root: Path) -> str:
     """Return a digest of all files that trust in a project's folder covers, including those beside a SKILL.md."""
-    skills = _places_in(folder, SKILL_FOLDERS, root)
-    in_skills = (path for place in skills for path in _all_below(place, root, is_strict=True))
-    files = sorted({*_files_of(folder, root), *in_skills})
+    skill_folders = _existing_folders(folder, SKILL_FOLDERS, root)
+    in_skills = (path for skills in skill_folders for path in _all_below(skills, root, is_strict=True))
+    files = sorted({*_files_to_trust(folder, root), *in_skills})
     return _files_digest({os.fsencode(file): file for file in files})
 
 

@@ -84,19 +84,21 @@ def merge_settings(file: Path, values: dict[str, Any]) -> MergedFile:
     conflicts: list[str] = []
     try:
         document = tomlkit.parse(file.read_bytes().decode("utf-8-sig") if file.exists() else "")
-        added = _add(document, values, "", conflicts)
+        added = _add_missing(document, values, "", conflicts)
         text = tomlkit.dumps(document)
         merged = tomllib.loads(text)
     except (OSError, UnicodeDecodeError, TOMLKitError, tomllib.TOMLDecodeError) as error:
         raise UserError(f"Could not read {file}: {error}") from error
     check_layer(SettingsLayer(str(file), merged, text))
     # Nothing may be left to add. tomlkit loses additions to a table with other tables between its parts.
-    if lost := _add(merged, values, "", []):
+    if lost := _add_missing(merged, values, "", []):
         raise UserError(f"{file} has parts of [{next(iter(lost))}] in several places. Move them together first.")
     return MergedFile(text, added, tuple(conflicts))
 
 
-def _add(table: MutableMapping[str, Any], values: dict[str, Any], key: str, conflicts: list[str]) -> dict[str, Any]:
+def _add_missing(
+    table: MutableMapping[str, Any], values: dict[str, Any], key: str, conflicts: list[str]
+) -> dict[str, Any]:
     """Add missing values to the table at `key`, and return them; `conflicts` gets the keys with other values."""
     added: dict[str, Any] = {}
     for name, value in values.items():
@@ -104,7 +106,7 @@ def _add(table: MutableMapping[str, Any], values: dict[str, Any], key: str, conf
         if old is None:
             table[name] = added[name] = value
         elif isinstance(old, MutableMapping) and isinstance(value, dict) and key not in _WHOLE_TABLES:
-            added[name] = _add(old, value, path, conflicts)
+            added[name] = _add_missing(old, value, path, conflicts)
         elif isinstance(old, list) and isinstance(value, list):
             added[name] = [item for item in value if item not in old]
             old.extend(added[name])

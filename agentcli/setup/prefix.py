@@ -147,13 +147,13 @@ def new_reminders(reminders: Sequence[User], state: AgentState) -> list[User]:
     newest: dict[ReminderKind, str] = {}
     for entry in state.conversation.request_entries:
         if isinstance(entry.body, Compaction):  # it carries the reminders of the compacted part
-            newest |= {_kind(one): one.text for one in reminders if one.text in entry.body.carried}
+            newest |= {_reminder_kind(one): one.text for one in reminders if one.text in entry.body.carried}
         elif isinstance(entry.body, User) and entry.body.is_reminder:
-            newest[_kind(entry.body)] = entry.body.text
-    return [one for one in reminders if newest.get(_kind(one)) != one.text]
+            newest[_reminder_kind(entry.body)] = entry.body.text
+    return [one for one in reminders if newest.get(_reminder_kind(one)) != one.text]
 
 
-def _kind(message: User) -> ReminderKind:
+def _reminder_kind(message: User) -> ReminderKind:
     """Return what all versions of a reminder share: its first words, and the instruction files it contains."""
     first_words = message.text.split(maxsplit=_WORDS_OF_KIND)[:_WORDS_OF_KIND]
     return " ".join(first_words), tuple(instruction_texts.instruction_paths([message]))

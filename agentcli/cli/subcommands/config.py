@@ -102,7 +102,7 @@ def set_setting(
         _require_within(file, project_root(cwd))
     text = write.with_setting(file, parts, parsed)
     # Check the new text in place of the file, together with all other settings.
-    _check_settings(load_config(cwd, flags=tomllib.loads(text), caller=str(file), without=file))
+    _check_settings(load_config(cwd, flags=tomllib.loads(text), caller=str(file), ignored_file=file))
     write.write_settings(file, text, mode=0o600 if scope == "user" else 0o644)
     note = " To use it, run agentcli config trust."
     if scope == "user":
@@ -174,15 +174,16 @@ def _additions(
     config: Config, trusted: Config, files: Sequence[Path], hooks: Sequence[HookSpec], servers: Sequence[str]
 ) -> Iterator[str]:
     """Yield lines on everything that trusting a project enables, except single settings."""
-    commands = ((place, file) for place in project_trust.command_places(config.cwd) for file in markdown_files(place))
-    agent_places = project_trust.project_places(config.cwd, project_trust.AGENT_FOLDERS)
-    style_places = project_trust.project_places(config.cwd, project_trust.STYLE_FOLDERS)
+    folders = project_trust.project_command_folders(config.cwd)
+    commands = [file.relative_to(folder).with_suffix("").parts for folder in folders for file in markdown_files(folder)]
+    agent_folders = project_trust.definition_folders(config.cwd, project_trust.AGENT_FOLDERS)
+    style_folders = project_trust.definition_folders(config.cwd, project_trust.STYLE_FOLDERS)
     own, new = config.settings.permissions, trusted.settings.permissions
     additions = {
-        "commands": [f"/{':'.join(file.relative_to(place).with_suffix('').parts)}" for place, file in commands],
+        "commands": [f"/{':'.join(parts)}" for parts in commands],
         "skills": [file.parent.name for file in files if file.name == project_trust.SKILL_FILE],
-        "subagents": [file.stem for place in agent_places for file in markdown_files(place)],
-        "output styles": [file.stem for place in style_places for file in markdown_files(place)],
+        "subagents": [file.stem for folder in agent_folders for file in markdown_files(folder)],
+        "output styles": [file.stem for folder in style_folders for file in markdown_files(folder)],
         "hooks": [f"{hook.event} runs `{mask(hook.title)}`" for hook in hooks if Path(hook.source) in files],
         "MCP servers": servers,
         "allowed without asking": [rule for rule in new.allow if rule not in own.allow],

@@ -130,8 +130,8 @@ def _run_plan(plan: RunPlan, tasks: Sequence[Task], config: Config, *, parallel:
         parallel = 1 if plan.variant.model.startswith("local/") else 4
     store, total = _store(), len(plan.attempts)
     try:
-        run = store.begin(plan, is_new=is_new)
-        with store.hold(run):
+        run = store.begin_or_continue(plan, is_new=is_new)
+        with store.lock(run):
             if run.outcomes:
                 warn(f"Continuing run {run.id}: {len(run.outcomes)} of {total} attempts are done.")
             report = partial(_report_attempt, count(len(run.outcomes) + 1), total)

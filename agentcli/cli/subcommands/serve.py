@@ -21,13 +21,13 @@ from typing import Any, NoReturn
 
 from msgspec import Struct
 
-from agentcli.agent.result import to_json_line
 from agentcli.cli.options import SERVER_FLAGS, config_for, make_flag_parser
 from agentcli.cli.output import set_up_logging, warn
 from agentcli.cli.session_opener import open_for_client
 from agentcli.errors import UsageError, UserError
 from agentcli.frontends.hosts import UsageStore
 from agentcli.frontends.http.server import http_server, import_server, listen_tcp
+from agentcli.frontends.json_output import write_line
 from agentcli.frontends.run_end import interrupt_on_signals
 from agentcli.infra.event_log import RedisEvents, SqliteEvents
 from agentcli.infra.sessions.sqlite import SqliteSessions
@@ -68,8 +68,7 @@ def run(arguments: list[str]) -> int:
     worker = Worker(options, config, (owner, *config.settings.serve.tokens.values()), listener)
 
     def announce() -> None:
-        sys.stdout.buffer.write(to_json_line({**address, "token_file": str(token_file)}))
-        sys.stdout.flush()
+        write_line({**address, "token_file": str(token_file)})
         if sys.stderr.isatty() and not options.socket:
             warn(f"the page, with its token: {address['url']}/#token={token}")
 

@@ -1,7 +1,6 @@
 """Serves agentcli's own tools as an MCP server: to one program on stdin and stdout, or over Streamable HTTP."""
 
 import asyncio
-import sys
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from typing import Any
@@ -13,13 +12,13 @@ from mcp.server.stdio import stdio_server
 from mcp.server.transport_security import TransportSecuritySettings
 
 from agentcli.agent.permissions.modes import Mode
-from agentcli.agent.result import to_json_line
 from agentcli.app import Builder
 from agentcli.cli.output import warn
 from agentcli.cli.subcommands.serve import listen, owner_token
 from agentcli.cli.subcommands.tools import ToolCallLine, open_bench
 from agentcli.errors import UsageError
 from agentcli.frontends.http.server import http_server, import_server
+from agentcli.frontends.json_output import write_line
 from agentcli.frontends.run_end import interrupt_on_signals
 from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.settings.load import Config
@@ -51,8 +50,7 @@ def serve_on_http(config: Config, mode: Mode, only: Collection[str], *, host: st
             app = server.streamable_http_app(transport_security=unchecked)
             http = http_server(Guard(app, tokens=(access,), hosts=(*config.settings.serve.hosts, host)))
             listener.listen()
-            sys.stdout.buffer.write(to_json_line({"url": f"{address['url']}/mcp", "token_file": str(file)}))
-            sys.stdout.flush()
+            write_line({"url": f"{address['url']}/mcp", "token_file": str(file)})
             with interrupt_on_signals(lambda: setattr(http, "should_exit", True)) as received:
                 await http.serve(sockets=[listener])
         return 128 + received["signal"] if received else 1

@@ -157,9 +157,9 @@ class Bench(NamedTuple):
         if call.id and (earlier_answer := self.answers.get(key)) is not None:
             return earlier_answer
         use = ToolUse(call.id or f"call_{secrets.token_hex(6)}", call.name, call.input)
-        run = Call(use, TurnCalls(session=self.calls, state=self.state, emit=lambda event: None))
-        await run_call(run)
-        answer = _result_object(call, run.report.finished)
+        tool_call = Call(use, TurnCalls(session=self.calls, state=self.state, emit=lambda event: None))
+        await run_call(tool_call)
+        answer = _result_object(call, tool_call.report.finished)
         # The summary contains arguments of the call, which are not masked yet.
         answer["summary"] = self.calls.services.mask.text(answer["summary"])
         if call.id and not answer["is_error"] and self.calls.tools.get(call.name).is_idempotent:

@@ -23,7 +23,7 @@ from agentcli.extensions.skills.skill import Skill, read_skill
 from agentcli.models.choice import Models, split_name
 from agentcli.settings.files import home_of, is_file, make_private_folder, project_root, replace_file
 from agentcli.settings.load import Config
-from agentcli.settings.trust import SKILL_FOLDERS, project_places
+from agentcli.settings.trust import SKILL_FOLDERS, definition_folders
 
 if TYPE_CHECKING:
     from agentcli.extensions.plugins.plugin import Plugin
@@ -188,7 +188,7 @@ def skill_folders(
     home, root = home_of(config.environment), project_root(config.cwd)
     folders = [SearchedFolder(folder, "user") for folder in added]
     if config.project.is_allowed or with_untrusted:
-        folders += [SearchedFolder(folder, "project", root) for folder in project_places(config.cwd, SKILL_FOLDERS)]
+        folders += [SearchedFolder(folder, "project", root) for folder in definition_folders(config.cwd, SKILL_FOLDERS)]
     of_user = (config.paths.config / "skills", home / ".agents/skills", home / ".claude/skills")
     folders += [SearchedFolder(folder, "user") for folder in of_user if folder.is_dir()]
     folders += plugin_skill_folders(plugins)

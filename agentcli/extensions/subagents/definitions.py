@@ -14,7 +14,7 @@ from agentcli.extensions.programs import Plugins
 from agentcli.extensions.skills.find import find_named, format_list, read_cached, stamp_of
 from agentcli.extensions.skills.skill import one_line, split_frontmatter, tool_rules
 from agentcli.settings.files import home_of, markdown_files, read_small_file
-from agentcli.settings.trust import AGENT_FOLDERS, project_places
+from agentcli.settings.trust import AGENT_FOLDERS, definition_folders
 
 BUILT_IN = Path(__file__).with_name("builtin")
 DEFAULT = "general"
@@ -84,7 +84,7 @@ class Agents(Struct, kw_only=True, dict=True):
         if self.plugins.is_bare:
             return []
         config = self.plugins.config
-        of_project = project_places(config.cwd, AGENT_FOLDERS) if config.project.is_allowed else []
+        of_project = definition_folders(config.cwd, AGENT_FOLDERS) if config.project.is_allowed else []
         of_user = (config.paths.config / "agents", home_of(config.environment) / ".claude/agents")
         folders = [(folder, "project") for folder in of_project]
         return folders + [(folder, "user") for folder in of_user if folder.is_dir()]
