@@ -75,13 +75,13 @@ def _as_json(story: markdown_export.Story, entries: Sequence[Entry]) -> str:
     return msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n"
 
 
-async def live_document(session: Session, file: str, known: Sequence[SessionInfo]) -> str:
+async def live_document(session: Session, file: str, stored: Sequence[SessionInfo]) -> str:
     """Return the conversation of an open session in the format for the file's ending. Raises `UsageError`."""
     format, services, entries = format_of(file), session.runtime.calls.services, session.snapshot().conversation.entries
     cwd, title, now = str(services.workspace.cwd), title_of(entries), time.time()
     begun_at = entries[0].time if entries else now
     unstored = SessionInfo(session.id, cwd, title, created=begun_at, updated=now, entries=len(entries))
-    info = next((info for info in known if info.id == session.id), unstored)
+    info = next((info for info in stored if info.id == session.id), unstored)
     await services.load_secrets()  # the mask may not know all secrets of the workspace yet
     text, _ = await asyncio.to_thread(document, format, info, tuple(entries), services.mask)
     return text

@@ -103,7 +103,7 @@ class Confinement(Protocol):
     """Enforces the bounds of commands. One object serves any number of commands at the same time."""
 
     name: str  # `bubblewrap`, `landlock`, `seatbelt`, `docker` or `none`
-    keeps_names: bool = True  # protected names cannot be written; otherwise changes to them must be reverted
+    enforces_protection: bool = True  # protected names cannot be written; otherwise changes to them must be reverted
     # The profiles in which commands cannot read masked files inside the roots.
     hides_in: tuple[Profile, ...] = ("read-only", "workspace-write")
     weakness: str = ""  # things that commands can do but should not, as part of a sentence
@@ -144,7 +144,7 @@ class Unconfined(Confinement):
     """Confines nothing: no backend works, for which `problem` is the reason, or by choice."""
 
     name = "none"
-    keeps_names = False
+    enforces_protection = False
     hides_in = ()
 
     def __init__(self, problem: str = "") -> None:
@@ -176,11 +176,11 @@ class HideStep(NamedTuple):
 
 def resolve_existing(paths: Iterable[Path | str]) -> list[RealPath]:
     """Return the `paths` that exist and can be reached, with their symlinks resolved."""
-    return [place for path in paths if (place := resolve_path(str(path))) is not None]
+    return [resolved for path in paths if (resolved := resolve_path(str(path))) is not None]
 
 
 def resolve_path(path: str) -> RealPath | None:
-    """Resolve a path with two system calls, where `os.path.realpath` needs one for each part of it."""
+    """Resolve a path; return None if nothing can be reached there. `os.path.realpath` needs far more system calls."""
     try:
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except (OSError, ValueError):
@@ -193,8 +193,8 @@ def resolve_path(path: str) -> RealPath | None:
 
 def is_real(path: str) -> bool:
     """Return True if this path exists, and no part of it is a symlink."""
-    place = resolve_path(path)
-    return place is not None and place.path == path
+    resolved = resolve_path(path)
+    return resolved is not None and resolved.path == path
 
 
 def is_inside(path: str, folder: str) -> bool:
@@ -218,20 +218,22 @@ def plan_hiding(masked: Iterable[RealPath], shown: Iterable[RealPath], reachable
 
     `reachable` folders are mounted later, so no folder around them may be hidden entirely.
     """
-    is_hidden = dict.fromkeys(masked, True) | dict.fromkeys(shown, False)
-    steps: list[tuple[RealPath, bool]] = []  # outer paths first; True if the path is to be hidden
-    for place in sorted(is_hidden, key=lambda place: (place.path.count("/"), place.path)):
-        hidden_around = next((hidden for outer, hidden in reversed(steps) if is_inside(place.path, outer.path)), False)
-        if is_hidden[place] != hidden_around:  # otherwise the innermost step around it is enough
-            steps.append((place, is_hidden[place]))
-    not_hidden = [*(place.path for place, hidden in steps if not hidden), *reachable]
+    hides = dict.fromkeys(masked, True) | dict.fromkeys(shown, False)
+    needed: list[RealPath] = []  # outer paths first
+    for each in sorted(hides, key=lambda each: (each.path.count("/"), each.path)):
+        is_hidden_around = next((hides[outer] for outer in reversed(needed) if is_inside(each.path, outer.path)), False)
+        if hides[each] != is_hidden_around:  # otherwise the step for the innermost path around it is enough
+            needed.append(each)
+    not_hidden = [*(each.path for each in needed if not hides[each]), *reachable]
 
-    def action(place: RealPath, hidden: bool) -> Literal["hide", "hide folder", "hide around", "show"]:
-        if not (hidden and place.is_folder):
-            return "hide" if hidden else "show"
-        return "hide around" if any(is_inside(path, place.path) for path in not_hidden) else "hide folder"
+    def action(each: RealPath) -> Literal["hide", "hide folder", "hide around", "show"]:
+        if not hides[each]:
+            return "show"
+        if not each.is_folder:
+            return "hide"
+        return "hide around" if any(is_inside(path, each.path) for path in not_hidden) else "hide folder"
 
-    return [HideStep(action(place, hidden), place.path) for place, hidden in steps]
+    return [HideStep(action(each), each.path) for each in needed]
 
 
 def listening_sockets() -> list[str]:
@@ -254,7 +256,7 @@ def _is_socket(path: str) -> bool:
 @cache
 def private_folders() -> tuple[str, ...]:
     """Return the real paths of the folders that each command sees empty, with its own files in memory."""
-    return tuple(dict.fromkeys(place.path for place in resolve_existing(_PRIVATE) if place.is_folder))
+    return tuple(dict.fromkeys(each.path for each in resolve_existing(_PRIVATE) if each.is_folder))
 
 
 def is_private(path: str) -> bool:
@@ -321,7 +323,7 @@ class Protection(msgspec.Struct, kw_only=True):
         for part in outer:
             path = f"{path}/{part}"
             if kind_of(path) != "folder":
-                self._protect_entry(path, folder, None)
+                self._protect_entry(path, folder, None)  # then nothing can be created below it, including `name`
                 return
             _append_once(self.writable, path)
         self._protect_entry(f"{path}/{last}", folder, placeholder)
@@ -333,7 +335,7 @@ class Protection(msgspec.Struct, kw_only=True):
             target = os.path.realpath(path)
             if is_inside(target, folder) and target != folder and kind_of(target) != "nothing":
                 _append_once(self.read_only, target)
-        # What looks like a mount point may be another command's, and will disappear.
+        # A mount point of another command counts as missing, because it disappears when that command ends.
         elif placeholder is not None and (kind == "nothing" or (kind == "file" and _has_content(path, placeholder))):
             self.missing_files[path] = placeholder
         elif kind == "nothing" or is_mount_point(path):

@@ -57,10 +57,10 @@ class LocalSandbox:
         )
         self.dry_runs = Lazy(self._open_dry_runs)
         self._home = limits.home
-        # `is_secret` knows these folders only at their usual places; AGENTCLI_HOME and other variables move them.
-        self._secret = tuple(path.resolve() for path in limits.folders.secret)
-        self._settings = tuple(path.resolve() for path in limits.folders.own)
-        self._deny_test = denied
+        # `is_secret` knows these only at their usual paths; AGENTCLI_HOME and other variables move them.
+        self._secret_paths = tuple(path.resolve() for path in limits.folders.secret)
+        self._settings_paths = tuple(path.resolve() for path in limits.folders.own)
+        self._current_deny_test = denied
         self._job_folder = job_folder
         self._real_job_folder = str(job_folder.resolve())
         self._own_environment = environment  # for the person's own commands
@@ -89,7 +89,7 @@ class LocalSandbox:
             links=found.st_nlink if found is not None and stat.S_ISREG(mode) else 1,
             errno=error_number,
             is_auto_executed=use == "write"
-            and (any(map(real.is_relative_to, self._settings)) or self.confinement.is_protected(real, grants)),
+            and (any(map(real.is_relative_to, self._settings_paths)) or self.confinement.is_protected(real, grants)),
             git=self._git_setup(real, use, grants) if use in ("git", "remotes") else None,
         )
 
@@ -115,9 +115,9 @@ class LocalSandbox:
             return await ripgrep.list_files(query, self._environment, take)
         base = query.base or (query.where if query.where.is_dir() else query.where.parent)
         secret_files = SecretFiles(base, lambda path: is_secret(path, self._home))
-        may_meet_own_secrets = any(path.is_relative_to(base) or base.is_relative_to(path) for path in self._secret)
-        # The names of such files do not show that they are secret, so the full test of every path replaces the rules'.
-        is_denied = self._is_secret if may_meet_own_secrets else self._deny_test()
+        may_meet_secrets = any(path.is_relative_to(base) or base.is_relative_to(path) for path in self._secret_paths)
+        # The names of these files do not show that they are secret, so every path gets the full test.
+        is_denied = self._is_secret if may_meet_secrets else self._current_deny_test()
 
         def hidden_among(names: Sequence[bytes]) -> set[bytes]:
             hidden = secret_files.among(names, is_denied)
@@ -126,10 +126,10 @@ class LocalSandbox:
         return await ripgrep.search(query, self._environment, take, secrets_among=hidden_among)
 
     def _is_secret(self, path: Path) -> bool:
-        is_denied = self._deny_test()
+        is_denied = self._current_deny_test()
         return (
             is_secret(path, self._home)
-            or any(map(path.is_relative_to, self._secret))
+            or any(map(path.is_relative_to, self._secret_paths))
             or (is_denied is not None and is_denied(path))
         )
 
@@ -227,7 +227,7 @@ class LocalFacts:
         return self._sandbox.dry_runs.load().why_unavailable(self._grants)
 
     def exposed_secrets(self, profile: Profile | None = None) -> Sequence[Path]:
-        """Return the secret files that the backend cannot hide from such commands, without the granted ones."""
+        """Return the secret files that the backend cannot hide from commands with this profile, without the granted."""
         if (profile or self.profile) in self._confinement.backend.hides_in:
             return ()
         secrets, _ = self._confinement.scan.secrets_and_auto_executed(self.roots)

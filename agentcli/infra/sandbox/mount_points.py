@@ -31,7 +31,7 @@ COMMON_FOLDER_IS_HERE = b".\n"
 LIST_NAME = "mount_points"  # the file of a `MountPointList`
 PROTECTED = "protected.json"  # a file beside it: the contents to revert to after a kill
 _PATIENCE_S = 0.5  # for another process to release a mount point
-_LOOK_EVERY_S = 0.02
+_RETRY_EVERY_S = 0.02
 _CANNOT_CREATE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENOENT, errno.ELOOP}
 _own_paths: set[str] = set()  # paths where this process has had mount points
 
@@ -114,9 +114,9 @@ class CleanupNote(MountPointList):
     agentcli until it has ended the commands. Creating a note raises `OSError`.
     """
 
-    def __init__(self, around: Path) -> None:
-        around.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._folder = Path(tempfile.mkdtemp(dir=around))
+    def __init__(self, notes_folder: Path) -> None:
+        notes_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._folder = Path(tempfile.mkdtemp(dir=notes_folder))
         self.path = self._folder / LIST_NAME
         self._folder_lock = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         fcntl.flock(self._folder_lock, fcntl.LOCK_EX)  # before the note exists: an unlocked note would be cleaned up
@@ -134,13 +134,13 @@ class CleanupNote(MountPointList):
 @contextmanager
 def locked(path: Path, patience_s: float = 0.0) -> Iterator[None]:
     """Hold the lock on a file or folder. Raises `OSError` if another process holds it for longer than `patience_s`."""
-    until = time.monotonic() + patience_s
+    deadline = time.monotonic() + patience_s
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         while not _try_lock(descriptor, fcntl.LOCK_EX):
-            if time.monotonic() > until:
+            if time.monotonic() > deadline:
                 raise BlockingIOError(errno.EAGAIN, "it is locked", str(path))
-            time.sleep(_LOOK_EVERY_S)
+            time.sleep(_RETRY_EVERY_S)
         yield
     finally:
         os.close(descriptor)
@@ -218,7 +218,7 @@ def _lock_or_create(folder: int, name: str, content: bytes | None) -> int | None
 
 
 def _create(folder: int, name: str, content: bytes | None) -> bool:
-    """Create a mount point; return False if the name is taken. A file is never seen empty, because git may read it."""
+    """Create a mount point; return False if the name is taken. If possible, git never sees a file empty."""
     descriptor = -1
     try:
         if content is None:

@@ -172,7 +172,7 @@ async def _list(
 
 
 async def search(
-    search: Search,
+    query: Search,
     environment: Mapping[str, str],
     take: Callable[[Sequence[FoundRows]], None],
     *,
@@ -187,27 +187,27 @@ async def search(
         secret = secrets_among([path for path, _ in found])
         take([(path, rows) for path, rows in found if path not in secret] if secret else found)
 
-    outcome = await _search(search, environment, take_plain)
+    outcome = await _search(query, environment, take_plain)
     secret = secrets_among(outcome.binary)
     return msgspec.structs.replace(outcome, binary=tuple(path for path in outcome.binary if path not in secret))
 
 
 async def _search(
-    search: Search, environment: Mapping[str, str], take: Callable[[Sequence[FoundRows]], None]
+    query: Search, environment: Mapping[str, str], take: Callable[[Sequence[FoundRows]], None]
 ) -> SearchOutcome:
     """Search with ripgrep's own syntax, and again with PCRE2's if ripgrep suggests that."""
-    base = search.base or (search.where if search.where.is_dir() else search.where.parent)
-    options = [f"--regexp={search.pattern}", *_search_options(search), "--", f"./{_path_below(search.where, base)}"]
+    base = query.base or (query.where if query.where.is_dir() else query.where.parent)
+    options = [f"--regexp={query.pattern}", *_search_options(query), "--", f"./{_path_below(query.where, base)}"]
     try:
-        return await _run(options, base, environment, _reader(search, take))
+        return await _run(options, base, environment, _reader(query, take))
     except ToolError as error:
         if "--pcre2" not in str(error):
             raise
-    return await _run(["--pcre2", *options], base, environment, _reader(search, take))
+    return await _run(["--pcre2", *options], base, environment, _reader(query, take))
 
 
-def _reader(search: Search, take: Callable[[Sequence[FoundRows]], None]) -> Reader[Any]:
-    match search.mode:
+def _reader(query: Search, take: Callable[[Sequence[FoundRows]], None]) -> Reader[Any]:
+    match query.mode:
         case "files":
             return NameReader(lambda names: take([(os.fsencode(name)[2:], b"") for name in names_in(names)]))  # no `./`
         case "count":
@@ -215,15 +215,15 @@ def _reader(search: Search, take: Callable[[Sequence[FoundRows]], None]) -> Read
     return RowReader(take)
 
 
-def _search_options(search: Search) -> list[str]:
-    options = search.options
+def _search_options(query: Search) -> list[str]:
+    options = query.options
     return [
-        *_FORMATS[search.mode],
+        *_FORMATS[query.mode],
         *(("--ignore-case",) if options.ignore_case else ()),
         *(("--multiline", "--multiline-dotall") if options.multiline else ()),
         *((f"--type={options.type}",) if options.type else ()),
-        *((f"--context={search.context}",) if search.context and search.mode == "content" else ()),
-        *_glob_options(search.glob, search.where, search.base),
+        *((f"--context={query.context}",) if query.context and query.mode == "content" else ()),
+        *_glob_options(query.glob, query.where, query.base),
         _NOT_THE_REPOSITORY,
     ]
 
@@ -249,8 +249,7 @@ async def _run(
 ) -> SearchOutcome:
     """Run ripgrep in a folder, and let `reader` read its output. Raises `ToolError`, also for an invalid pattern."""
     try:
-        argv = [find_rg(), *_ALWAYS, *arguments]
-        ended = await stream_output(argv, folder, environment, reader.feed, TIME_LIMIT_S)
+        ended = await stream_output([find_rg(), *_ALWAYS, *arguments], folder, environment, reader.feed, TIME_LIMIT_S)
     except OSError as error:
         if error.errno == errno.E2BIG:
             message = "The pattern or the glob is too long for the system: give shorter ones, in several calls."

@@ -121,7 +121,7 @@ class _Findings(NamedTuple):
 
 
 class _WalkQueue:
-    """Folders that still have to be read, by their ranks in `_Folder`."""
+    """Folders that still have to be read, by rank: 0 for ordinary ones, 1 for those in `_SHALLOW`, 2 below these."""
 
     def __init__(self, max_folders: tuple[int, int, int]) -> None:
         self.by_rank = tuple(deque[tuple[str, int]]() for _ in max_folders)  # a path, and how many levels below to read

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import translate
-from itertools import repeat
 from pathlib import Path
 from typing import NamedTuple
 
@@ -79,7 +78,7 @@ class SecretFiles:
         denied = set[bytes]()
         if is_denied is not None:  # a rule may deny any name, so every path is tested
             denied = {path for path in paths if is_denied(self._base / os.fsdecode(path))}
-        folders = {folder for folder, _, _ in map(bytes.rpartition, paths, repeat(b"/"))}
+        folders = {path.rpartition(b"/")[0] for path in paths}
         # One test for all paths takes less time than one for each.
         all_plain = all(map(self._is_plain_folder, folders)) and not _is_ambiguous(b"".join(paths))
         candidates = [path for path in paths if _looks_secret(path) or (not all_plain and self._needs_full_check(path))]
@@ -254,8 +253,8 @@ class SecretValues:
         names = tracked.union(str(file.relative_to(root)) for file in self._files if file.is_relative_to(root))
         excluded = [f":(exclude,literal){name}" for name in sorted(names)]
         lines = "\n".join(value for value in values if "\n" not in value)  # grep reads one pattern per line
-        grep = (*_GREP, head, "--", ".", *excluded)
-        found = self._git_output(grep, root, lines.encode(errors="surrogateescape"))
+        patterns = lines.encode(errors="surrogateescape")
+        found = self._git_output((*_GREP, head, "--", ".", *excluded), root, patterns)
         return values.intersection(found.decode(errors="surrogateescape").split("\n"))
 
     def _git_output(self, command: Sequence[str], root: Path, stdin: bytes = b"") -> bytes:

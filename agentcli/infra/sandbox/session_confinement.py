@@ -88,14 +88,14 @@ class SessionConfinement:
         self._search_path = search_path
         self._running_jobs = running_jobs
         self._state = state
-        self._displaced = state / "put_aside"  # files that were in the way of a revert are moved here
+        self._aside = state / "put_aside"  # files that were in the way of a revert are moved here
         self._proxies: dict[frozenset[str], NetworkProxy] = {}  # by the hosts that each one allows
-        self._starting_proxy = asyncio.Lock()
+        self._proxy_lock = asyncio.Lock()
         self._cleanup_note: CleanupNote | None = None
         self._snapshot: ProtectedSnapshot | None = None  # created if protected files must be reverted after commands
         self._cleanup_result: Reverts | None = None  # the result of `clean_up`; None before it ran
         self._unreported = Reverts()  # reverts of `clean_up` that the next command's result must mention
-        self._cleaning = Lock()  # guards the notes
+        self._cleanup_lock = Lock()  # guards the notes
 
     @cached_property
     def backend(self) -> confinement.Confinement:
@@ -155,12 +155,12 @@ class SessionConfinement:
 
     def _connect_to_job(self, port: int) -> socket.socket | None:
         """Connect to a server among the session's jobs, whose networks are not the proxy's; None if there is none."""
-        from agentcli.infra.sandbox.network.jobs import connect_beside
+        from agentcli.infra.sandbox.network.jobs import connect_to_process
         from agentcli.infra.sandbox.processes.stall import find_listener
 
         for job in self._running_jobs():
             if (server := find_listener(job, port)) is not None:
-                return connect_beside(server, port)
+                return connect_to_process(server, port)
         return None
 
     def _protected(self, roots: Sequence[Path], below_roots: Sequence[Path]) -> Iterator[str | Path]:
@@ -190,8 +190,8 @@ class SessionConfinement:
             resources=confinement.CommandResources(scan=self.scan, git=self.git(grants)),
         )
         plan = plan_protection(bounds, str(roots[0]))
-        places = (*plan.read_only, *plan.missing_files, *plan.missing_folders)
-        return any(confinement.is_inside(str(path), place) for place in places)
+        protected = (*plan.read_only, *plan.missing_files, *plan.missing_folders)
+        return any(confinement.is_inside(str(path), each) for each in protected)
 
     @contextmanager
     def launch(self, argv: Sequence[str], command: Command) -> Iterator[confinement.Launch]:
@@ -200,9 +200,9 @@ class SessionConfinement:
         cwd, profile = command.cwd, command.profile or self.limits.profile
         if profile == "danger-full-access":  # outside the sandbox: all its changes are accepted
             with (
-                nullcontext()
-                if self._snapshot is None
-                else self._snapshot.accepting(lambda: _plan_reverts(self.bounds(None, command.grants), cwd))
+                self._snapshot.accepting(lambda: _plan_reverts(self.bounds(None, command.grants), cwd))
+                if self._snapshot is not None
+                else nullcontext()
             ):
                 yield confinement.Launch(list(argv), reverts=self._with_unreported(Reverts()))
             return
@@ -217,9 +217,9 @@ class SessionConfinement:
 
     def _open_cleanup_note(self) -> CleanupNote:
         """Return the session's note, which the keeper or the next start uses to clean up after a kill."""
-        # After a kill, backends that keep names leave only mount points; with the others, changes must be reverted.
-        notes = self._state / "mount_points" if self.backend.keeps_names else self._displaced / _UNFINISHED
-        with self._cleaning:
+        # A kill leaves only mount points behind if the backend enforces protection, otherwise also changes to revert.
+        notes = self._state / "mount_points" if self.backend.enforces_protection else self._aside / _UNFINISHED
+        with self._cleanup_lock:
             self._cleanup_note = self._cleanup_note or CleanupNote(notes)
         return self._cleanup_note
 
@@ -227,12 +227,12 @@ class SessionConfinement:
         self, bounds: confinement.Bounds, cwd: Path, note: CleanupNote | None
     ) -> AbstractContextManager[Reverts]:
         """Revert a command's changes to protected files if the backend cannot prevent them."""
-        if self.backend.keeps_names or bounds.profile != "workspace-write":
+        if self.backend.enforces_protection or bounds.profile != "workspace-write":
             return nullcontext(Reverts())
         if self._snapshot is None:
             from agentcli.infra.sandbox.protection.snapshot import ProtectedSnapshot
 
-            self._snapshot = ProtectedSnapshot(self._displaced, note)
+            self._snapshot = ProtectedSnapshot(self._aside, note)
         return self._snapshot.reverting(_plan_reverts(bounds, cwd), roots=bounds.roots, granted=bounds.writable)
 
     def accept(self, path: Path, content: bytes) -> None:
@@ -248,13 +248,13 @@ class SessionConfinement:
 
     def clean_up(self) -> Reverts:
         """Revert the changes of killed sessions, once; the result of the next command reports this to the model."""
-        with self._cleaning:
+        with self._cleanup_lock:
             if self._cleanup_result is None:
                 reverts = Reverts()
-                if (self._displaced / _UNFINISHED).is_dir():
+                if (self._aside / _UNFINISHED).is_dir():
                     from agentcli.infra.sandbox.protection.snapshot import clean_up_killed_sessions
 
-                    reverts.add(clean_up_killed_sessions(self._displaced / _UNFINISHED))
+                    reverts.add(clean_up_killed_sessions(self._aside / _UNFINISHED))
                 self._unreported = Reverts(
                     [f"{each}, changed by a command of a session that was killed" for each in reverts.reverted],
                     [*reverts.not_reverted],
@@ -269,7 +269,7 @@ class SessionConfinement:
 
     async def _start_proxy(self, hosts: frozenset[str]) -> None:
         """Start a proxy to exactly these hosts, unless there is one already or commands are not confined."""
-        async with self._starting_proxy:
+        async with self._proxy_lock:
             if not hosts or hosts in self._proxies or not self.confines:
                 return
             try:

@@ -82,7 +82,7 @@ def _probe(kind: str, tmp: Path, programs: Sequence[Path]) -> Confinement:
         candidates = [Bubblewrap(program, each, hidden=tmp / "hidden") for each in namespaces]
     message = ""
     for confinement in candidates:
-        for _ in range(MAX_PLANS):
+        for _ in range(MAX_PLANS):  # because a path in the plan may disappear before it is mounted
             message = _probe_error(confinement, tmp)
             if not message:
                 return confinement
@@ -161,7 +161,7 @@ def _docker_mounts(bounds: Bounds, protection: Protection, mount_points: MountPo
     """Return the values of `--mount` in any order, because Docker sorts them; it rejects a path mounted twice."""
     may_write = bounds.profile != "read-only"
     folders = [str(root) for root in bounds.roots]
-    granted = [place.path for place in resolve_existing(bounds.writable)] if may_write else []
+    granted = [each.path for each in resolve_existing(bounds.writable)] if may_write else []
     created = [  # protected names that did not exist, so mount points were created for them
         *filter(mount_points.ensure, protection.missing_folders),
         *(path for path, content in protection.missing_files.items() if mount_points.ensure(path, content)),
@@ -175,11 +175,11 @@ def _docker_mounts(bounds: Bounds, protection: Protection, mount_points: MountPo
         *(_docker_bind(path, is_writable=True) for path in always_writable),
         *(_docker_bind(path) for path in (*protection.read_only, *created) if path not in granted),  # grants win
     ]
-    shown = {place.path for place in resolve_existing(bounds.readable_again)}
-    for place in resolve_existing(bounds.masked):
-        if place.path not in shown and any(is_inside(place.path, folder) for folder in (*folders, *granted)):
-            empty_folder = f"type=tmpfs,destination={place.path},tmpfs-mode=0000,tmpfs-size=4096"
-            mounts.append(empty_folder if place.is_folder else _docker_bind(place.path, os.devnull))
+    shown = {each.path for each in resolve_existing(bounds.readable_again)}
+    for path, is_folder in resolve_existing(bounds.masked):
+        if path not in shown and any(is_inside(path, folder) for folder in (*folders, *granted)):
+            empty_folder = f"type=tmpfs,destination={path},tmpfs-mode=0000,tmpfs-size=4096"
+            mounts.append(empty_folder if is_folder else _docker_bind(path, os.devnull))
     return mounts
 
 
@@ -269,9 +269,9 @@ def _rule(what: str, filters: Sequence[str]) -> str:
 
 
 def _spellings(path: Path) -> list[str]:
-    """Return a path and, if a link into /private gives it another name, that one: `/tmp/a` and `/private/tmp/a`.
+    """Return the names that a path has because of macOS's links into /private, such as `/tmp/a` and `/private/tmp/a`.
 
-    No other link is followed: a command may have replaced a granted path by one, which may lead anywhere.
+    No other link is followed: a command may have replaced a granted path with a link that leads anywhere.
     """
     text = os.path.normpath(path)
     for name in ("/tmp", "/var", "/etc"):  # noqa: S108  # names of links

@@ -47,7 +47,7 @@ _DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts")
 _NEW_MOUNTS, _NEW_USERS = 0x00020000, 0x10000000
 _NO_SETUID, _NO_DEVICES, _RECURSIVE, _PRIVATE = 1 << 1, 1 << 2, 1 << 14, 1 << 18
 _COARSE_CLOCK = 5  # CLOCK_REALTIME_COARSE, the clock of file times
-_LOOK = os.O_RDONLY | getattr(os, "O_PATH", 0) | os.O_NOFOLLOW | os.O_CLOEXEC
+_PATH_ONLY = os.O_RDONLY | getattr(os, "O_PATH", 0) | os.O_NOFOLLOW | os.O_CLOEXEC
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def confine_and_exec(parent: int, plan_descriptor: int, command: list[bytes], environment: dict[bytes, bytes]) -> None:
-    """Confine this process by a plan, then become `command`, which ends with `parent`; an empty one tests the plan."""
+    """Confine this process by a plan, then become `command`, which ends with `parent`; without a command, return."""
     message = "agentcli: the command was not started, because it could not be confined"
     try:
         with os.fdopen(plan_descriptor, "rb") as file:
@@ -201,7 +201,7 @@ def _enter_mount_namespace() -> None:
 
 def _open_real(path: str) -> int:
     """Open a path with `O_PATH`. Raises `OSError`, also if there is a symlink in it."""
-    descriptor = os.open(path, _LOOK)
+    descriptor = os.open(path, _PATH_ONLY)
     if os.readlink(f"/proc/self/fd/{descriptor}") != path:  # noqa: PTH115
         os.close(descriptor)
         raise OSError(errno.ELOOP, "a symbolic link is on the way", path)

@@ -157,13 +157,13 @@ class MountPlanner:
 
     def _plan_hiding(self) -> tuple[list[HideStep], list[HideStep]]:
         """Return the steps that hide paths outside of `_bound_folders`, and those for paths in them."""
-        masked = [place for place in resolve_existing(self._bounds.masked) if self._is_visible(place.path)]
+        masked = [each for each in resolve_existing(self._bounds.masked) if self._is_visible(each.path)]
         shown = resolve_existing(_only_real(self._bounds.readable_again))
         # Programs look for settings in the home. If it is inside a hidden folder, they must be able to enter it.
         reachable = (*self._bound_folders, os.path.realpath(self._bounds.home))
 
-        def select(places: Iterable[RealPath], *, inside: bool) -> list[RealPath]:
-            return [place for place in places if _is_in_any(place.path, self._bound_folders) == inside]
+        def select(paths: Iterable[RealPath], *, inside: bool) -> list[RealPath]:
+            return [each for each in paths if _is_in_any(each.path, self._bound_folders) == inside]
 
         return (
             plan_hiding(select(masked, inside=False), select(shown, inside=False), reachable),
@@ -171,7 +171,7 @@ class MountPlanner:
         )
 
     def _hide(self, steps: Sequence[HideStep]) -> None:
-        """Mount covers over hidden paths, and over these the paths in them that are shown again."""
+        """Mount covers over hidden paths, and then the paths inside them that are shown again."""
         for step in steps:
             match step.action:
                 case "hide":
@@ -196,9 +196,9 @@ class MountPlanner:
 
     def _hide_sockets(self, hidden: Sequence[str]) -> None:
         """Hide the host's sockets that the command would see, except those in the workspace, which git may use."""
-        for place in resolve_existing(listening_sockets()):
-            if self._is_visible(place.path) and not _is_in_any(place.path, (*self._bound_folders, *hidden)):
-                self._mounts.append(Mount(place.path, NOTHING))
+        for path, _ in resolve_existing(listening_sockets()):
+            if self._is_visible(path) and not _is_in_any(path, (*self._bound_folders, *hidden)):
+                self._mounts.append(Mount(path, NOTHING))
 
     def _is_visible(self, path: str) -> bool:
         return not is_private(path) or _is_in_any(path, (*self._shown_in_private, *self._bound_folders))
@@ -255,7 +255,7 @@ class Landlock(Confinement):
         " as they were), and change modes, times and attributes of your files anywhere (chmod, touch; not what is in"
         " them), and no host can be opened to them"
     )
-    keeps_names = False
+    enforces_protection = False
     hides_in = ("read-only",)
 
     def __init__(self, *, tmp: Path, python: Path | None = None) -> None:
@@ -294,7 +294,7 @@ def _landlock_plan(bounds: Bounds, scratch: str) -> AbstractContextManager[int]:
     """Open a file with the plan by which launcher.py confines a command; `scratch` is its TMPDIR."""
     granted = (*bounds.roots, *bounds.writable) if bounds.profile == "workspace-write" else ()
     always_writable = resolve_existing(filter(None, (bounds.resources.cache, scratch)))
-    writable = [*_only_real(granted), *(place.path for place in always_writable)]
+    writable = [*_only_real(granted), *(each.path for each in always_writable)]
     steps = plan_hiding(resolve_existing(bounds.masked), resolve_existing(_only_real(bounds.readable_again)))
     # Landlock does not restrict chmod and touch. The filter denies them everywhere, but commands that write need them.
     seccomp = filter_program(internet=False, may_change_attributes=bounds.profile != "read-only")

@@ -259,13 +259,13 @@ class DryRuns:
             return run_before, partial(run_before, launch=overlays.launch_inspection)  # with the command's changes
 
         repositories = [one for one in groups if one.summary.what == "repository" and one.summary.kind == "changed"]
-        lost = lost_work.find_lost_files(groups)
+        lost_files = lost_work.find_lost_files(groups)
         # Pairs of a root and of a worktree's path in it, which is empty or ends with a slash.
         worktrees = {(one.changes.root, one.paths[0].partition(".git")[0]) for one in repositories}
-        for root, worktree in sorted({(root, "") for root in lost} | worktrees):
+        for root, worktree in sorted({(root, "") for root in lost_files} | worktrees):
             if not root.endswith("/.git"):  # such a root is a linked worktree's repository, without working files
                 uncommitted, reverted = await lost_work.uncommitted_files(*runners_in(Path(root, worktree)))
-                lost_paths = lost.get(root, set()).union(worktree + path for path in reverted)
+                lost_paths = lost_files.get(root, set()).union(worktree + path for path in reverted)
                 groups = lost_work.mark_lost_work(groups, root, lost_paths, {worktree + path for path in uncommitted})
         for group in repositories:
             # The root may itself be a `.git` folder: the repository of a linked worktree.
@@ -317,7 +317,7 @@ def _hides(bounds: Bounds, path: Path) -> bool:
     if not is_real(str(path)):  # nothing is there, or a link leads somewhere else
         return False
     shown = resolve_existing((*bounds.readable_again, *bounds.writable, *bounds.roots))
-    is_hidden = {place.path: True for place in resolve_existing(bounds.masked)} | {place.path: False for place in shown}
+    is_hidden = {each.path: True for each in resolve_existing(bounds.masked)} | {each.path: False for each in shown}
     around = [folder for folder in is_hidden if is_inside(str(path), folder)]
     return bool(around) and is_hidden[max(around, key=len)]
 

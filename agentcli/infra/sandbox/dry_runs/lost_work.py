@@ -102,9 +102,9 @@ def _describe_move(before: _RepositoryState, after: _RepositoryState, moved: lis
     if not moved:
         return ""
     ref = before.head if before.head in moved else moved[0]
-    verb = "moves" if ref in before.refs and ref in after.refs else "creates" if ref in after.refs else "deletes"
-    ways = zip(("back", "forward"), map(int, counts), strict=False)
-    steps = [f"{way} by {counted(count, 'commit')}" for way, count in ways if count]
+    verb = "creates" if ref not in before.refs else "deletes" if ref not in after.refs else "moves"
+    directions = zip(("back", "forward"), map(int, counts), strict=False)  # none if there are no `counts`
+    steps = [f"{direction} by {counted(count, 'commit')}" for direction, count in directions if count]
     return f"{verb} {_short_ref(ref)} {' and '.join(steps)}".rstrip()
 
 
@@ -141,7 +141,7 @@ def _script_for_changes(git: str, before: _RepositoryState, after: _RepositorySt
     log = f"{git} log --no-color --no-decorate -n {MAX_COMMITS}"
     refs = ""
     old_commits = " ".join(filter(None, (before.refs.get(name) for name in moved)))
-    # All that refs had before the command, so that it is not new in a new ref. `--all` adds the refs that did not move.
+    # All earlier commits, none of which is new in a ref that the command created. `--all` adds the refs that stayed.
     except_moved = " ".join(f"--exclude={shlex.quote(name)}" for name in ("HEAD", *moved))
     old_history = f"{old_commits} {before.commit} {except_moved} --all"
     for name in moved[:MAX_REFS]:
@@ -204,8 +204,8 @@ def _short_ref(name: str) -> str:
 
 
 def join_worktree_changes(groups: Sequence[ChangeGroup], repository: ChangeGroup, git: GitChanges) -> list[ChangeGroup]:
-    """Join the changes of a repository and of the files in its worktree into one group; return all groups."""
-    top = repository.paths[0].partition(".git")[0]  # the folder of the worktree in the root, "" or with a slash
+    """Join a repository's changes and those in its worktree into one group, unless only git's bookkeeping changed."""
+    worktree = repository.paths[0].partition(".git")[0]  # its folder below the root: "", or with a slash at the end
     others = [group for group in groups if group is not repository]
     shortened_logs = [path for path in repository.paths if _is_shortened_log(path, repository.changes)]
     names_in_git = [path.rpartition(".git/")[2] for path in repository.paths]
@@ -216,7 +216,7 @@ def join_worktree_changes(groups: Sequence[ChangeGroup], repository: ChangeGroup
         group
         for group in others
         if group.changes.root == repository.changes.root
-        and group.paths[0].startswith(top)
+        and group.paths[0].startswith(worktree)
         and not group.summary.is_auto_executed
         and group.summary.what != "repository"
     ]
@@ -245,7 +245,7 @@ def join_worktree_changes(groups: Sequence[ChangeGroup], repository: ChangeGroup
 
 
 def find_lost_files(groups: Sequence[ChangeGroup]) -> dict[str, set[str]]:
-    """Return, by root, the files whose contents were deleted or replaced as a whole, and that are not marked yet."""
+    """Return, by root, the files not marked yet whose contents were deleted or replaced as a whole."""
     changes_by_root = {one.changes.root: one.changes for one in groups}
     gone_files = {root: _find_gone_files(changes) for root, changes in changes_by_root.items()}
     found: dict[str, set[str]] = {}
@@ -269,8 +269,8 @@ def mark_lost_work(
     }
 
     def loses_work(group: ChangeGroup) -> bool:
-        may_lose = not group.summary.permanent_loss and group.summary.kind != "created"  # if it is not marked already
-        return may_lose and group.changes.root == root and not lost.isdisjoint(group.paths)
+        can_be_marked = not group.summary.permanent_loss and group.summary.kind != "created"  # not marked already
+        return can_be_marked and group.changes.root == root and not lost.isdisjoint(group.paths)
 
     return [_mark(one, "work", "loses its uncommitted contents") if loses_work(one) else one for one in groups]
 
@@ -281,8 +281,8 @@ def mark_lost_tree(groups: Sequence[ChangeGroup], changes: ChangeSet) -> list[Ch
     if len(gone_files) <= 1:  # a single file is not a tree
         return [*groups]
     count = _count_files_up_to(2 * len(gone_files), changes.root)  # with more files, the gone ones are less than half
-    enough = count if len(gone_files) <= FEW_FILES else count // 2 + 1
-    if len(gone_files) < enough:
+    min_gone = count if len(gone_files) <= FEW_FILES else count // 2 + 1
+    if len(gone_files) < min_gone:
         return [*groups]
     notes = [f"In all, {len(gone_files):,} of the {count:,} files in {shown_path(changes.root)} would be gone or empty"]
     marked = []

@@ -153,7 +153,7 @@ class OverlayReader:
         while waiting:  # without recursion, because a command can nest folders deeper than Python calls
             path, is_original_gone = waiting.pop()
             in_upper = f"{upper}/{path}" if path else upper
-            now, original = state.entry_at(in_upper), state.entry_at(changes.at(path))  # the latter in the root
+            now, original = state.entry_at(in_upper), state.entry_at(changes.at(path))  # `original`: in the root
             assert now is not None
             if os.geteuid() != 0:  # the overlay shows only the user's own group, and a user cannot change owners
                 now = now._replace(owner=_AS_CREATED if original is None else original.owner)
@@ -227,13 +227,13 @@ def _make_overlay(real_folder: str, caches: str, folder: Path) -> Overlay:
 
 
 def _find_mount_obstacle(folders: Sequence[str]) -> str:
-    """Return the reason why one of the folders cannot get an overlay, or "". An overlay would not show mounts in it."""
+    """Return the reason why one of the folders cannot get an overlay, or ""."""
     mounted = _mounted_file_systems()
     for folder in folders:
         if inside := next((path for _, path in mounted if path != folder and is_inside(path, folder)), ""):
-            return f"{inside} is a mount inside the workspace"
-        around = max((path for _, path in mounted if is_inside(folder, path)), key=len, default="/")
-        if kind := next((kind for kind, path in mounted if path == around and _REMOTE.search(kind)), ""):
+            return f"{inside} is a mount inside the workspace"  # which an overlay would not show
+        mount_around = max((path for _, path in mounted if is_inside(folder, path)), key=len, default="/")
+        if kind := next((kind for kind, path in mounted if path == mount_around and _REMOTE.search(kind)), ""):
             return f"{folder} is on a file system of another machine or program ({kind})"
     return ""
 
@@ -290,7 +290,7 @@ class CacheLayers:
             self._users -= 1
 
     def layer_over(self, root: str) -> str:
-        """Return the layer to mount over a root, or "" if it is empty. It shows no folder that the root has lost."""
+        """Return the layer to mount over a root, or "" if it is empty; drop caches whose folder the root has lost."""
         caches = self._caches.get(root, set())
         for path in [path for path in caches if not (Path(root) / path).parent.is_dir()]:
             caches.discard(path)
@@ -300,7 +300,7 @@ class CacheLayers:
 
     def add(self, root: str, upper: str, paths: Sequence[str]) -> list[str]:
         """Move caches from an upper folder into the layer; return those that are new and have a cache tag."""
-        if self._users > 1 or not paths:  # another dry run than the caller's has the layer mounted
+        if self._users > 1 or not paths:  # another dry run, besides the caller's, may have the layer mounted
             return []
         known = self._caches.setdefault(root, set())
         tagged = [path for path in paths if path not in known and state.has_cache_tag(f"{upper}/{path}")]

@@ -15,8 +15,8 @@ _NEW_USER, _NEW_NETWORK = 0x10000000, 0x40000000  # CLONE_NEWUSER and CLONE_NEWN
 _GET_OWNER = 0xB701  # NS_GET_USERNS of ioctl_nsfs(2)
 
 
-def connect_beside(pid: int, port: int) -> socket.socket:
-    """Return a connection to a port on the loopback interface of a process. Blocks. Raises `OSError`."""
+def connect_to_process(pid: int, port: int) -> socket.socket:
+    """Connect to a port on the loopback interface that a process sees. Blocks. Raises `OSError`."""
     ours, theirs = socket.socketpair()
     with ours:
         with theirs:

@@ -69,7 +69,7 @@ def main(channel: socket.socket) -> None:
         if any(ended.values()) or ends_at:  # the orphans of a supervisor that failed are our children now
             kill_below(os.getpid(), spare=supervisors)
     for descriptor in notes:
-        _clean_up(descriptor)
+        _exec_cleanup(descriptor)
 
 
 def _adopt_orphans() -> None:
@@ -92,7 +92,7 @@ def _open_wakeup_on_child_end() -> int:
     return read
 
 
-def _clean_up(note: int) -> None:
+def _exec_cleanup(note: int) -> None:
     """Replace this process by a Python that cleans up after a killed session by its note (protection/snapshot.py)."""
     if not os.fstat(note).st_nlink:  # agentcli removed the note when the session closed
         return

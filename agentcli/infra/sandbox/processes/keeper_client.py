@@ -51,7 +51,7 @@ class Process:
         await self.wait_until(lambda: self.reported_gone)
 
     async def wait_until(self, condition: Callable[[], bool]) -> None:
-        """Read reports until the state fulfils a condition, which itself must read none."""
+        """Read reports until the state fulfils a condition, which must not call `read_reports` itself."""
         self.read_reports()
         while not condition():
             self._waiters.add(ready := asyncio.get_running_loop().create_future())

@@ -35,7 +35,7 @@ def kill_below(root: int, spare: Collection[int] = ()) -> None:
 def _freeze_below(root: int, spare: Collection[int] = ()) -> list[ProcessInfo]:
     """Stop a tree by SIGSTOP until it has no new processes; return all that were found."""
     frozen: dict[tuple[int, int], ProcessInfo] = {}
-    for _ in range(100):  # of a tree that still grows then, the processes found so far are returned
+    for _ in range(100):  # if the tree still grows after that, the processes found so far are returned
         found = {(each.pid, each.started): each for each in processes_below(root, spare)}
         if not found.keys() - frozen.keys():
             break

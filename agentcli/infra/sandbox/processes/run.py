@@ -27,8 +27,8 @@ _CHUNK = 65_536  # bytes, the size of a pipe
 _END_BYTES = 300  # at the end of a job's output, in which a prompt is looked for
 
 # A silent command is checked every half second, and after six seconds of silence every two seconds.
-_LOOK_EVERY_S = 0.5
-_LOOK_LATER_EVERY_S = 2.0
+_CHECK_EVERY_S = 0.5
+_CHECK_LATER_EVERY_S = 2.0
 _LATER_AFTER_S = 6.0
 
 
@@ -68,7 +68,7 @@ class Run:
             else:
                 async with asyncio.timeout(self._command.timeout_s):
                     becomes_job = await self._should_detach(detach)
-                becomes_job = becomes_job or not await self._is_gone_after_grace()  # processes that it left running
+                becomes_job = becomes_job or not await self._is_gone_after_grace()  # it left processes running
         except TimeoutError:
             return await asyncio.shield(self._end())
         except asyncio.CancelledError:
@@ -108,7 +108,7 @@ class Run:
             tasks.append(asyncio.ensure_future(detach.wait()))
         try:
             # Most commands end before they can stall, so the watch begins later.
-            ended, _ = await asyncio.wait(tasks, timeout=_LOOK_EVERY_S, return_when=asyncio.FIRST_COMPLETED)
+            ended, _ = await asyncio.wait(tasks, timeout=_CHECK_EVERY_S, return_when=asyncio.FIRST_COMPLETED)
             if not ended:
                 if not self._command.terminal:  # a command on a terminal prints there, so it would always seem silent
                     tasks.append(asyncio.ensure_future(self._watch()))
@@ -123,25 +123,25 @@ class Run:
 
         Return when a job has ended, or when a command that a call waits for turns out to be a server.
         """
-        detector = StallDetector(self.process.supervisor)
-        while self._file is None or not self.process.is_gone():
+        detector, is_job = StallDetector(self.process.supervisor), self._file is not None
+        while not is_job or not self.process.is_gone():
             quiet_s, end = self._quiet_s_and_last_output()
             # The first check comes one pause early, because each compares the CPU time with that of the check before.
-            pause_s = MIN_QUIET_S - _LOOK_EVERY_S - quiet_s
+            pause_s = MIN_QUIET_S - _CHECK_EVERY_S - quiet_s
             found = None
             if pause_s <= 0:
                 found = await asyncio.to_thread(detector.find, quiet_s, end)
-                pause_s = _LOOK_EVERY_S if quiet_s < _LATER_AFTER_S else _LOOK_LATER_EVERY_S
+                pause_s = _CHECK_EVERY_S if quiet_s < _LATER_AFTER_S else _CHECK_LATER_EVERY_S
             if found is not None:
                 is_new = found != self._stall
                 self._stall = found
-                if self._file is None and found.kind == "listens":  # a server
+                if not is_job and found.kind == "listens":  # a server
                     return
-                if self._file is None and is_new:
+                if not is_job and is_new:
                     self._on_output(f"\n[{found.text}]\n")
             elif self._stall is not None and self._stall.kind != "listens":  # a server stays one while it is busy
                 self._stall = None
-            await asyncio.sleep(min(pause_s, MIN_QUIET_S) + 0.01)  # no longer, if a file time is in the future
+            await asyncio.sleep(min(pause_s, MIN_QUIET_S) + 0.01)  # a file time may be in the future
 
     def _quiet_s_and_last_output(self) -> tuple[float, str]:
         """Return the seconds since the last output, or since the command became a job, and the end of the output."""
@@ -187,7 +187,7 @@ class Run:
             cwd=report.cwd,
             output_file=self._output.saved.path,
             stall=SWARMED if self.process.was_swarm else stall,
-            # A sandbox (only one has `setup_error_prefix`) ends with its shell, and ends all that is still running.
+            # A sandbox, which has a `setup_error_prefix`, ends with its shell, and ends all that still runs in it.
             # Without a sandbox such processes make the command a job. A timeout ends all processes anyway.
             ended=report.still_running if error_prefix and not timed_out else (),
             reverts=self.process.launch.reverts,
@@ -251,7 +251,7 @@ class Run:
     def read_new(self, max_bytes: int) -> str:
         """Return a job's output since the last call, its middle cut out above the limit. Raises `ToolError`."""
         assert self._file is not None
-        # Before the file is read: then it is complete, or has all of the question that the job waits with.
+        # Found out before the file is read, which then is complete, or has the whole question that the job asks.
         is_complete = self.process.is_gone() or bool(self._stall and self._stall.text)
         try:
             with self._file.open("rb") as file:

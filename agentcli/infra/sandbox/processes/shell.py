@@ -107,15 +107,15 @@ class Shell:
                 # Only bubblewrap has mounts, and they are what takes time.
                 can_use_spare = is_usual_call and fits_spare and launch.mounts != ()
                 spare = await self._take_spare() if can_use_spare else None
-                taken = spare.run(launch, command) if spare is not None else None
-                shell = taken or await self._start_shell(launch, command, is_job=is_job)
-                if taken is None:
+                reused = spare.run(launch, command) if spare is not None else None
+                shell = reused or await self._start_shell(launch, command, is_job=is_job)
+                if reused is None:
                     shell.process.confinement = confinement.pop_all()  # to be left when all processes have ended
                 # The first read-only command starts no spare shell, because it may be the only one.
                 if can_use_spare and self._has_run_read_only and self._spare is None:
                     with suppress(OSError):  # the command is already running, so this failure does not matter
                         # A spare shell has brought its own confinement, so the one made here is for the next.
-                        launch = launch if taken else confinement.enter_context(prepare(self._argv, command))
+                        launch = launch if reused else confinement.enter_context(prepare(self._argv, command))
                         start = start_spare(launch, command, confinement.pop_all(), self._start_shell)
                         self._spare = asyncio.create_task(start)
                 self._has_run_read_only |= can_use_spare
@@ -255,7 +255,7 @@ class BackgroundRuns:
     async def start(
         self, run: Callable[[DetachHandle | None], Awaitable[CommandResult]], detach: asyncio.Event | None
     ) -> CommandResult:
-        """Return a command's result; once `detach` is set, one that names the job, with its end as `later`."""
+        """Return a command's result; if `detach` is set first, one that names the job, and whose `later` is its end."""
         if detach is None:
             return await run(None)
         detached_result: asyncio.Future[CommandResult] = asyncio.get_running_loop().create_future()

@@ -148,13 +148,13 @@ def find_program_setting(folder: Path, *, git: str, environment: Mapping[str, st
     try:
         while waiting:
             location = waiting.pop()
-            folders = ask(location, "rev-parse --absolute-git-dir --git-common-dir")
-            if folders is None or folders in seen:  # None: git finds no repository there, and would run nothing
+            answer = ask(location, "rev-parse --absolute-git-dir --git-common-dir")
+            if answer is None or answer in seen:  # None: git finds no repository there, and would run nothing
                 continue
-            seen.add(folders)
+            seen.add(answer)
             if len(seen) > _MAX_REPOSITORIES:
                 return "one of more repositories than are looked at"
-            git_folder, _, common = folders.removesuffix("\n").partition("\n")
+            git_folder, _, common = answer.removesuffix("\n").partition("\n")
             common = os.path.realpath(Path(location[1], common))  # git prints it relative to where it was started
             top = (ask(location, "rev-parse --show-toplevel") or git_folder).removesuffix("\n")
             if program := _find_program(ask(location, "config --list --null --show-scope"), common, top):
@@ -165,9 +165,9 @@ def find_program_setting(folder: Path, *, git: str, environment: Mapping[str, st
             nested = (*submodules, *scan.repositories(top))
             if scan.is_partial(top):
                 return f"one of more repositories than are looked at in {top}"
-            waiting += [("-C", place) for place in nested if os.path.lexists(f"{place}/.git")]
-            for each in {git_folder, common}:
-                waiting += [("--git-dir", module) for module in modules_in(f"{each}/modules")]
+            waiting += [("-C", each) for each in nested if os.path.lexists(f"{each}/.git")]
+            for folder_of_git in {git_folder, common}:
+                waiting += [("--git-dir", module) for module in modules_in(f"{folder_of_git}/modules")]
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         return f"one that cannot be looked for: {error}"
     return ""

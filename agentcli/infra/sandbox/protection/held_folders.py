@@ -93,7 +93,7 @@ class HeldFolders(dict[str, HeldFolder]):
         with self.open_folder(path) as folder:
             return [f"{path}/{name}" for name in names_in(f"/proc/self/fd/{folder}")]
 
-    def look(self, path: str, max_bytes: int = 0) -> KeptState | None:
+    def state_at(self, path: str, max_bytes: int = 0) -> KeptState | None:
         """Return the state of a path, with contents up to `max_bytes`; None for nothing, a mount point, or a device."""
         with self.open_parent(path) as (folder, name):
             entry = entry_at(name, folder=folder)

@@ -40,8 +40,8 @@ def plan_protection(bounds: Bounds, cwd: str, *, max_committable: int = MAX_COMM
     stamps, kept_plan = plans.get(key, ({}, None))
     if kept_plan is not None and not bounds.writable and all(stamp_of(file) == stamp for file, stamp in stamps.items()):
         return cast("Protection", kept_plan)
-    places = resolve_existing(filter(None, (*bounds.roots, *bounds.writable, resources.cache)))
-    planner = RepositoryPlanner(tuple(place.path for place in places), str(bounds.home), resources.git)
+    writable = resolve_existing(filter(None, (*bounds.roots, *bounds.writable, resources.cache)))
+    planner = RepositoryPlanner(tuple(each.path for each in writable), str(bounds.home), resources.git)
     plan = _make_plan(bounds, cwd, planner, max_committable)
     if planner.depends_only_on_stamps and not (plan.problems or bounds.writable):  # granted folders are not scanned
         plans[key] = planner.stamps, plan
@@ -54,8 +54,8 @@ def _make_plan(bounds: Bounds, cwd: str, planner: "RepositoryPlanner", max_commi
 
     def plan_below_root(plan_one: Callable[..., Protection], folder: str, number: int) -> Protection:
         may_commit = number < max_committable or is_inside(cwd, folder)
-        found = plan_one(folder, may_commit=may_commit)
-        return found if may_commit else _limit_mounts(found, folder, number)
+        nested_plan = plan_one(folder, may_commit=may_commit)
+        return nested_plan if may_commit else _limit_mounts(nested_plan, folder, number)
 
     for root in map(str, bounds.roots):
         plan.add(planner.plan_repository(root))
@@ -82,13 +82,13 @@ def _make_plan(bounds: Bounds, cwd: str, planner: "RepositoryPlanner", max_commi
     return plan
 
 
-def _limit_mounts(found: Protection, folder: str, number: int) -> Protection:
-    """Return a repository's plan; after many other repositories only its first mount, which is on its folder."""
-    has_one_mount = not (found.writable or found.read_only[1:] or found.missing_folders)
+def _limit_mounts(plan: Protection, folder: str, number: int) -> Protection:
+    """Return a repository's plan; if many repositories come before it, only the first mount, which is on its folder."""
+    has_one_mount = not (plan.writable or plan.read_only[1:] or plan.missing_folders)
     if number < _MAX_TO_FOLLOW or has_one_mount:
-        return found
+        return plan
     problem = f"{folder} takes hooks or settings from elsewhere, which commands can write: there are too many like it."
-    return Protection(read_only=found.read_only[:1], problems=[problem])
+    return Protection(read_only=plan.read_only[:1], problems=[problem])
 
 
 class RepositoryPlanner:

@@ -81,7 +81,7 @@ class ProtectedSnapshot:
         return not self._recorded
 
     def accept(self, path: str, content: bytes) -> None:
-        """Make a file that the person approved the state to restore, but nothing that commands put beside it."""
+        """From now on restore a file with the content that the person approved; other new files are still removed."""
         new_folders = self._new_folders_around(path)
         if new_folders is not None:  # else no folder around it is recorded, so nothing there is reverted
             self._recorded |= {folder: self._acceptable_state(folder, "folder") for folder in new_folders}
@@ -103,7 +103,7 @@ class ProtectedSnapshot:
             self._save()
 
     def revert_from(self, file: Path) -> Reverts:
-        """Revert by the snapshot of a killed session in `file`, which then holds the rest to retry, and the report."""
+        """Revert by a killed session's snapshot in `file`; save there what is left to retry, and what was reverted."""
         try:
             saved = json.loads(file.read_text())
             self._aside, *self._roots = saved["asides"]
@@ -161,7 +161,7 @@ class ProtectedSnapshot:
                 continue
             children: Sequence[str] = ()
             try:
-                state = self._held.look(path, self._free_bytes)
+                state = self._held.state_at(path, self._free_bytes)
                 if state is not None and (len(self._recorded) >= MAX_ENTRIES or path.count("/") > _MAX_DEPTH):
                     state = _NOT_RECORDED
                 elif state is not None and state.kind == "folder":
@@ -202,7 +202,7 @@ class ProtectedSnapshot:
         if state is not None and state.kind == kind:
             return state
         with suppress(OSError):
-            state = self._held.look(path)
+            state = self._held.state_at(path)
         mode = state.mode if state is not None and state.kind == kind else 0o755
         # A command may have set this mode: it must not make a new file executable, or a folder inaccessible.
         return KeptState(kind, mode & ~_EXECUTABLE if kind == "file" else mode | stat.S_IRWXU)
@@ -233,12 +233,12 @@ class ProtectedSnapshot:
             self._held.release(path)
         with self._held.open_parent(path) as (folder, name):
             if is_removed:  # a new folder stays, and its entries are compared with those of the removed one
-                replacement = self._held.look(path)
+                replacement = self._held.state_at(path)
                 if replacement is not None and replacement.kind == "link":
                     self._move_aside(path, report)
                 return
             is_moved = name_now != name or identity_of(os.stat(f"{folder_now}/..")) != held.parent  # noqa: PTH116
-            # If the folder around it was moved with it, it stays there.
+            # A folder that moved together with the folder around it is not moved back by itself.
             if is_moved and is_read_only_name(name) and identity_of(os.fstat(folder)) == held.parent:
                 self._move_aside(path, report)
                 os.rename(f"{folder_now}/../{name_now}", name, dst_dir_fd=folder)
@@ -250,12 +250,12 @@ class ProtectedSnapshot:
         if recorded == _NOT_RECORDED or any(is_inside(path, each) for each in granted):  # unknown, or may change
             return
         if recorded is not None and not recorded.is_kept:
-            now = self._held.look(path, -1)  # with the stamp of the file instead of its content, as `recorded`
+            now = self._held.state_at(path, -1)  # -1: with the file's stamp instead of its content, as in `recorded`
             if now != recorded:
                 self._recorded[path] = now
                 report.not_reverted.append(f"{path} (there was no room to keep a copy of it)")
             return
-        now = self._held.look(path, MAX_BYTES)
+        now = self._held.state_at(path, MAX_BYTES)
         if recorded is not None and now is not None and recorded.kind == now.kind == "folder":
             if now.mode != recorded.mode:
                 self._held.set_mode(path, recorded.mode)
@@ -271,7 +271,7 @@ class ProtectedSnapshot:
 
     def _move_aside(self, path: str, report: Reverts) -> None:
         """Move a path to a name under which no program executes it, instead of deleting it: it may be the only copy."""
-        now = self._held.look(path)
+        now = self._held.state_at(path)
         if now is None:
             return
         if now.kind == "folder":  # a folder without permissions could not be moved
@@ -322,10 +322,10 @@ def _add_to_report(report: Reverts, path: str, remark: str = "") -> None:
         report.reverted.append(f"{path}{remark}")
 
 
-def clean_up_killed_sessions(around: Path) -> Reverts:
+def clean_up_killed_sessions(notes_folder: Path) -> Reverts:
     """Revert the changes of killed sessions, once their keepers have ended their commands. Raises nothing."""
     reverts = Reverts()
-    for folder in sorted(around.iterdir()) if around.is_dir() else ():
+    for folder in sorted(notes_folder.iterdir()):
         with suppress(OSError), locked(folder):
             if any(folder.iterdir()):  # an empty folder belongs to a session that is just starting
                 with locked(folder / LIST_NAME, _PATIENCE_S):
