@@ -168,15 +168,15 @@ async def side_reply(session: Session, target: RequestTarget, request: Request) 
 
 
 async def _run_usage(host: CommandHost, argument: str) -> Outcome:
-    session, collector = host.session, host.session.state.meter
-    if not collector.by_model:
+    meter = host.session.state.meter
+    if not meter.by_model:
         return "No requests in this session yet."
-    rows = [_usage_row(model, usage, cost) for model, (usage, cost) in collector.by_model.items()]
+    rows = [_usage_row(model, usage, cost) for model, (usage, cost) in meter.by_model.items()]
     if len(rows) > 1:
-        rows.append(_usage_row("total", collector.total.usage, collector.total.full_cost_usd))
-    further_rows = _further_usage(session)
-    width = max(len(row[0]) for row in (*rows, *further_rows))
-    lines = [f"  {name:<{width}}  {text}" for name, text in (*rows, *further_rows)]
+        rows.append(_usage_row("total", meter.total.usage, meter.total.full_cost_usd))
+    rows += _further_usage(host.session)
+    width = max(len(name) for name, _ in rows)
+    lines = [f"  {name:<{width}}  {text}" for name, text in rows]
     return "\n".join([*lines, "More, also of tools and other sessions: agentcli usage. Cache savings: /cache"])
 
 
@@ -243,18 +243,19 @@ def _extra_cost(usage: Usage, lost: int, prices: Prices) -> float:
 
 
 def _counts_cache_writes(prices: Prices | None, usage: Usage) -> bool:
+    """Return True if a provider reports which tokens it has written to its cache, as Anthropic does."""
     return usage.cache_creation_input_tokens > 0 or (prices is not None and prices.cache_write is not None)
 
 
 def _cached_tokens(usage: Usage, next_usage: Usage, prices: Prices | None) -> int:
     """Return the tokens that the cache held between two requests with these usages; 0 without signs of a cache."""
-    reported = usage.cache_read_input_tokens + usage.cache_creation_input_tokens
     if _counts_cache_writes(prices, usage):
-        return reported
-    has_cache = reported or next_usage.cache_read_input_tokens or (prices is not None and prices.cache_read is not None)
+        return usage.cache_read_input_tokens + usage.cache_creation_input_tokens
+    has_read_cache = usage.cache_read_input_tokens or next_usage.cache_read_input_tokens
+    has_cache = has_read_cache or (prices is not None and prices.cache_read is not None)
     if not has_cache or usage.prompt_tokens < _MIN_CACHED_TOKENS:
         return 0
-    return usage.prompt_tokens // _STEP_TOKENS * _STEP_TOKENS  # uncounted writes: the whole prompt, in full steps
+    return usage.prompt_tokens // _STEP_TOKENS * _STEP_TOKENS  # assume that it caches whole prompts, in full steps
 
 
 async def _run_cache(host: CommandHost, argument: str) -> Outcome:

@@ -175,7 +175,7 @@ async def undo_in(
     *,
     turn: undo.TurnChanges | None = None,
 ) -> undo.UndoResult:
-    """Call `undo` in an open session, and include changes by jobs that still run."""
+    """Call `undo`, which explains `answer`, in an open session, and include changes by jobs that still run."""
     _require_idle(session, "then undo its changes")
     checkpoints, calls = _checkpoints_of(session), session.runtime.calls
     if changed := await checkpoints.changes_in_progress():

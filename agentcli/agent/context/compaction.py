@@ -240,39 +240,42 @@ class Summaries(Struct, kw_only=True, dict=True):
         if not missing or time.monotonic() < self._retry_at:
             return
         keys = {self._key(turn, focus) for turn in missing}
-        tries_session_model = False
+        was_small_model_rejected = False
         _BEING_WRITTEN.update(keys)
         try:
-            provider, writer = await self.choose_writer(self._may_use_small_model)
-            if writer.small:  # small models, such as most local ones, are not used for summaries
-                return
-            self.model = f"{provider.name}/{provider.model}"
-            if emit is not None and not self._may_spend(missing, writer, emit):
-                return
-            gate = asyncio.Semaphore(MAX_AT_ONCE)
-
-            async def write_one(turn: TurnSteps) -> None:
-                await gate.acquire()  # not released after an error, so that no further summary is begun
-                self.cache[self._key(turn, focus)] = await self._summarize(turn_text(turn), focus, provider, writer)
-                gate.release()
-
-            async with asyncio.TaskGroup() as group:
-                for turn in missing:
-                    group.create_task(write_one(turn))
+            await self._write_all(missing, focus, emit)
         except* (BadRequest, AuthError) as errors:  # a gateway may answer 400 for an unknown model
-            tries_session_model = self._may_use_small_model
-            self._may_use_small_model = False
-            if not tries_session_model:
+            was_small_model_rejected = self._may_use_small_model
+            if not was_small_model_rejected:
                 self.record_failure(str(errors.exceptions[0]))
         except* (ProviderError, UserError) as errors:
             self.record_failure(str(errors.exceptions[0]))
-        else:
-            self.problem, self._next_pause_s = "", FIRST_PAUSE_S
         finally:
             _BEING_WRITTEN.difference_update(keys)
-        if tries_session_model:  # only now, because the keys must no longer be in `_BEING_WRITTEN`
+        if was_small_model_rejected:  # try again, now that the keys are no longer in `_BEING_WRITTEN`
             log.warning("a summary by %s was rejected: the session's model writes instead", self.model)
+            self._may_use_small_model = False
             await self.write(turns, focus, emit=emit)
+
+    async def _write_all(self, turns: Sequence[TurnSteps], focus: str, emit: Emit | None) -> None:
+        """Choose the writer, and let it summarize each turn. Raises `UserError`, or a group of `ProviderError`s."""
+        provider, writer = await self.choose_writer(self._may_use_small_model)
+        if writer.small:  # small models, such as most local ones, are not used for summaries
+            return
+        self.model = f"{provider.name}/{provider.model}"
+        if emit is not None and not self._may_spend(turns, writer, emit):
+            return
+        gate = asyncio.Semaphore(MAX_AT_ONCE)
+
+        async def write_one(turn: TurnSteps) -> None:
+            await gate.acquire()  # not released after an error, so that no further summary is begun
+            self.cache[self._key(turn, focus)] = await self._summarize(turn_text(turn), focus, provider, writer)
+            gate.release()
+
+        async with asyncio.TaskGroup() as group:
+            for turn in turns:
+                group.create_task(write_one(turn))
+        self.problem, self._next_pause_s = "", FIRST_PAUSE_S
 
     def record_failure(self, problem: str) -> None:
         """Remember why a summary could not be written, and pause before the next try, twice as long each time."""

@@ -76,39 +76,25 @@ def _command_call_effects(facts: CallFacts, command: CommandAnalysis, decision: 
 
 def command_effects(facts: CallFacts, command: CommandAnalysis) -> CallEffects:
     """Return lines such as `deletes docs, build` or `reaches example.org`, and one about unpredictable effects."""
-    effects, blocked, shown = command.effects, facts.blocked_files, facts.paths.shown
-    hosts = known(effects.hosts)
+    effects, shown = command.effects, facts.paths.shown
+    runs_download = _runs_download(command)
+    grave = [_deletion_line(facts, command), *_host_lines(command, runs_download), *_blocked_file_lines(facts)]
+    plain = list[str]()
+    blocked = {str(file.real) for file in facts.blocked_files}  # they have lines of their own
+    reads = [path for path in facts.paths.find_each(effects.reads, "read") if str(path.real) not in blocked]
+    outside_reads = tuple(sorted({path.given for path in reads if path.kind == "outside"}))
+    may_send = bool(known(effects.hosts))
+    (grave if may_send else plain).append(_effect_line("reads outside the project:", shown(outside_reads)))
+    written = shown(tuple(path for path in effects.writes if path not in blocked))
+    if written != ["this folder"]:  # any command may write to that
+        plain.append(_effect_line("writes", written))
     programs = ["something" if program == UNKNOWN else PurePath(program).name for program in effects.runs]
     # The text of an opaque command does not show what it does: it runs a program unknown to agentcli, for example.
     is_opaque = all(UNKNOWN in things for things in (effects.reads, effects.writes, effects.deletes, effects.hosts))
-    runs_download = bool(hosts) and _runs_download(command)
-    registries = [host for part in command.segments if _installs_packages(part) for host in known(part.effects.hosts)]
-    commands = [part.words for part in command.segments if part.words]
-    deletes_by_find = any(words[0] == "find" and "-delete" in words for words in commands)
-    blocked_paths = {str(file.real) for file in blocked}
-    runs_inside = not facts.why_runs_outside and not getattr(facts.arguments, "unconfined", False)
-    outside_files = [file for file in blocked if file.kind == "outside"]
-    lost = tuple(str(file.real) for file in outside_files if runs_inside and facts.paths.is_lost_in_tmp(file.real))
-    outside = tuple(str(file.real) for file in outside_files if str(file.real) not in lost)
-    special = [file for file in blocked if file.kind != "outside"]  # secret or auto-executed
-    grave = [
-        _effect_line("deletes", [*shown(effects.deletes), *(["everything find matches"] if deletes_by_find else [])]),
-        _effect_line(
-            "runs a script from" if runs_download else "reaches", [host for host in hosts if host not in registries]
-        ),
-        _effect_line("installs packages (their scripts may run) from", registries),
-        _effect_line("writes outside the project:", shown(outside)),
-        _effect_line("writes to a /tmp of its own, which is gone when it ends:", shown(lost)),
-        *(f"{file.access}s {shown((str(file.real),))[0]}, which {WHY[file.kind]}" for file in special),
-    ]
-    found = [path for path in facts.paths.find_each(effects.reads, "read") if str(path.real) not in blocked_paths]
-    outside_reads = sorted({path.given for path in found if path.kind == "outside"})
-    plain = [_effect_line("reads outside the project:", shown(tuple(outside_reads)))]
-    if hosts and outside_reads:  # it may send them
-        grave, plain = grave + plain, []
-    written = shown(tuple(path for path in effects.writes if path not in blocked_paths))
-    plain.append(_effect_line("writes", written if written != ["this folder"] else []))  # any command may write that
-    if is_opaque and not runs_download:
+    if not is_opaque:
+        is_grave = UNKNOWN in (*effects.deletes, *effects.hosts)
+        (grave if is_grave else plain).append(_unpredictable_line(command))
+    elif not runs_download:
         # Inside the sandbox, a command can only change the workspace, which is not grave.
         lines = plain if command.verdict == "try" and facts.workspace.facts.confines else grave
         if any((*grave, *plain)):
@@ -117,9 +103,6 @@ def command_effects(facts: CallFacts, command: CommandAnalysis) -> CallEffects:
             lines.append("can't predict what this does")
         else:
             lines.append(f"{_effect_line('runs', programs)}: can't predict what it does")
-    elif not is_opaque and (unpredictable := _unpredictable_line(command)):
-        is_grave = UNKNOWN in (*effects.deletes, *effects.hosts)
-        (grave if is_grave else plain).append(unpredictable)
     if not any((*grave, *plain)):  # files of the project that it reads matter only if it has no other effect
         things = (("writes", written), ("reads", shown(effects.reads)), ("runs", programs))
         plain = next(([line] for verb, names in things if (line := _effect_line(verb, names))), [])
@@ -127,8 +110,40 @@ def command_effects(facts: CallFacts, command: CommandAnalysis) -> CallEffects:
     return CallEffects(tuple(filter(None, (*grave, *plain))), tuple(filter(None, grave)))
 
 
+# Each of the following functions returns lines, which are "" for effects that a command does not have.
+
+
+def _deletion_line(facts: CallFacts, command: CommandAnalysis) -> str:
+    deleted = [*facts.paths.shown(command.effects.deletes)]
+    if any(part.words and part.words[0] == "find" and "-delete" in part.words for part in command.segments):
+        deleted.append("everything find matches")
+    return _effect_line("deletes", deleted)
+
+
+def _host_lines(command: CommandAnalysis, runs_download: bool) -> list[str]:
+    registries = [host for part in command.segments if _installs_packages(part) for host in known(part.effects.hosts)]
+    others = [host for host in known(command.effects.hosts) if host not in registries]
+    return [
+        _effect_line("runs a script from" if runs_download else "reaches", others),
+        _effect_line("installs packages (their scripts may run) from", registries),
+    ]
+
+
+def _blocked_file_lines(facts: CallFacts) -> list[str]:
+    shown = facts.paths.shown
+    runs_inside = not facts.why_runs_outside and not getattr(facts.arguments, "unconfined", False)
+    outside = [file.real for file in facts.blocked_files if file.kind == "outside"]
+    lost = [path for path in outside if runs_inside and facts.paths.is_lost_in_tmp(path)]
+    special = [file for file in facts.blocked_files if file.kind != "outside"]  # secret or auto-executed
+    return [
+        _effect_line("writes outside the project:", shown(tuple(str(path) for path in outside if path not in lost))),
+        _effect_line("writes to a /tmp of its own, which is gone when it ends:", shown(tuple(map(str, lost)))),
+        *(f"{file.access}s {shown((str(file.real),))[0]}, which {WHY[file.kind]}" for file in special),
+    ]
+
+
 def _privilege_and_git_lines(command: CommandAnalysis) -> list[str]:
-    """Return lines about other users' rights and about work that git would lose; "" for each that does not apply."""
+    """Return the lines about other users' rights and about work that git would lose."""
     forms = [form for segment in command.segments for form in segment.deny_forms]
     return [
         _effect_line("runs as another user, with", [found[0] for found in map(_RUNS_AS_ANOTHER.match, forms) if found]),
@@ -139,6 +154,8 @@ def _privilege_and_git_lines(command: CommandAnalysis) -> list[str]:
 
 def _runs_download(command: CommandAnalysis) -> bool:
     """Return True if a command runs a script that it downloads: from a pipe, a substitution or a file."""
+    if not known(command.effects.hosts):
+        return False
     has_downloaded, downloaded_names = False, set[str]()
     for segment in command.segments:
         name, *arguments = segment.words or ("",)
@@ -159,7 +176,7 @@ def _installs_packages(segment: Segment) -> bool:
 
 
 def _unpredictable_line(command: CommandAnalysis) -> str:
-    """Return the line about those effects of a command that only the shell determines at run time; "" for none."""
+    """Return the line about those effects of a command that only the shell determines at run time."""
     effects = command.effects
     verbs = [verb for verb, paths in (("delete", effects.deletes), ("write", effects.writes)) if UNKNOWN in paths]
     lines = [f"may {' or '.join(verbs)} files; agentcli can't tell which"] if verbs else []

@@ -217,17 +217,18 @@ def _possible_rules(facts: CallFacts) -> Iterator[str]:
     if command is not None:
         if (text := facts.command_text.strip()) and not command.problem:
             yield str(Rule(name, escaped(text)))
-        patterns_by_part = rules_by_segment(command)  # for each part its patterns, the narrowest first
-        for width in range(max(map(len, patterns_by_part), default=0)):  # a part without a wider one keeps its widest
-            rules = (Rule(name, patterns[min(width, len(patterns) - 1)]) for patterns in patterns_by_part)
+        choices = rules_by_segment(command)  # for each segment its patterns, the narrowest first
+        for width in range(max(map(len, choices), default=0)):  # a segment without a wider pattern keeps its widest
+            rules = (Rule(name, patterns[min(width, len(patterns) - 1)]) for patterns in choices)
             yield " and ".join(map(str, dict.fromkeys(rules)))  # such as "bash(cd docs) and bash(make)"
         return
-    for path in facts.files if facts.tool.effect in ("read", "edit") else ():  # the file itself, then its folder
-        pattern = _pattern_of_file(path, facts.workspace)
-        yield str(Rule(name, pattern))
-        folder = str(PurePosixPath(pattern).parent)
-        if folder not in (".", "/", "//"):
-            yield str(Rule(name, f"{folder}/**"))
-    if facts.tool.effect == "web":
+    if facts.tool.effect in ("read", "edit"):
+        for path in facts.files:
+            pattern = _pattern_of_file(path, facts.workspace)
+            yield str(Rule(name, pattern))
+            folder = str(PurePosixPath(pattern).parent)
+            if folder not in (".", "/", "//"):
+                yield str(Rule(name, f"{folder}/**"))
+    elif facts.tool.effect == "web":
         yield from (f"{name}(domain:{host})" for host in facts.hosts if host)
     yield name

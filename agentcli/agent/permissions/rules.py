@@ -124,9 +124,10 @@ def check_rule(
         return ""
     if named:
         raise UsageError(f"{shown}: {named[0].name} takes {_EXAMPLES[_form_of(named[0])].format(name=named[0].name)}.")
-    # mcp__github__search, or the server mcp__github; a glob such as mcp__* or m* may match tools of later servers.
-    start, is_glob, _ = name.partition("*")
-    if re.fullmatch(r"mcp__[^_].*[^_]|mcp__[^_]", name) or (is_glob and "mcp__".startswith(start[:5])):
+    # The name of a tool, mcp__github__search, or of a server, mcp__github.
+    is_mcp_name = re.fullmatch(r"mcp__[^_].*[^_]|mcp__[^_]", name)
+    start, is_glob, _ = name.partition("*")  # a glob such as mcp__git* or m* may match tools of later servers
+    if is_mcp_name or (is_glob and (start.startswith("mcp__") or "mcp__".startswith(start))):
         return f"{shown}: no MCP server offers this tool yet."
     if name in FOREIGN_TOOLS:
         return f"{shown}: agentcli has no counterpart to {name}."

@@ -52,11 +52,10 @@ async def _request(turn: Turn) -> llm.Done:
     turn_log.add_reminders(turn)
     policy = turn.runtime.context.policy
     conversation, prefix = turn.state.conversation, turn.runtime.prefix(info)
-    if policy and (compaction := await policy(conversation, model=info, prefix=prefix, tell=turn.emit)):
+    if policy and (compaction := await policy(conversation, model=info, prefix=prefix, emit=turn.emit)):
         await _compact(turn, compaction)
-        turn_log.add_reminders(
-            turn
-        )  # the compaction may have dropped the reminder of plan mode, which is then due again
+        # The compaction may have dropped the reminder of plan mode, which is then due again.
+        turn_log.add_reminders(turn)
     request = await next_request(turn, info, turn.runtime.prefix(info))  # a compaction may have changed the tools
     if turn.round == 1:
         check_size(request, info)
@@ -211,9 +210,10 @@ def max_prompt_tokens(turn: Turn, model: str, request: llm.Request, info: ModelI
     is_same_prefix = f"{newest.provider}/{newest.model}" == model and newest.prefix == prefix_hash(request)
     if not (is_counted and is_same_prefix):
         return max_estimate(request, info)
-    reply, new = request.messages[positions[-1]], request.messages[positions[-1] + 1 :]
+    # The next prompt has the tokens of the counted one, those of its reply, and those of the messages after that.
+    reply, later = request.messages[positions[-1]], request.messages[positions[-1] + 1 :]
     reply_tokens = max(max_estimate(llm.Request("", (reply,)), info), newest.usage.output_tokens)
-    return int(COUNT_MARGIN * newest.usage.prompt_tokens) + reply_tokens + max_estimate(llm.Request("", new), info)
+    return int(COUNT_MARGIN * newest.usage.prompt_tokens) + reply_tokens + max_estimate(llm.Request("", later), info)
 
 
 def prefix_hash(request: llm.Request) -> str:
