@@ -150,10 +150,10 @@ def begin_turn(
     turn_log.answer_open_calls(turn)
     for step in turn.steps:
         step.start(turn, is_resumed=False)
-    unanswered = turn_log.unanswered_messages(state.conversation).items()
-    # A prompt that is sent again, because it got no answer, replaces the earlier one.
-    if repeated := tuple(id for id, message in unanswered if message in prompts and not from_queue):
-        turn_log.add(turn, Retracted(repeated))
+    if not from_queue:  # a prompt that is sent again, because it got no answer, replaces the earlier one
+        unanswered = turn_log.unanswered_messages(state.conversation).items()
+        if repeated := tuple(id for id, message in unanswered if message in prompts):
+            turn_log.add(turn, Retracted(repeated))
     turn_log.add_reminders(turn)
     turn.log.prompt_ids = add_messages(turn, prompts, from_queue=from_queue)
     turn.log.entry_ids = list(turn.log.prompt_ids)

@@ -32,15 +32,15 @@ class Questions:
         self._publish = publish
         self.open: dict[str, OpenQuestion] = {}  # by id
 
-    async def ask(self, request: AnyQuestion, decide: Decide | None) -> Approve | PolicyDecision:
+    async def ask(self, question: AnyQuestion, decide_now: Decide | None) -> Approve | PolicyDecision:
         """Publish a question and return the person's answer, or the decision of `settle` if that comes first."""
-        future: asyncio.Future[Approve | PolicyDecision] = asyncio.get_running_loop().create_future()
-        self.open[request.id] = OpenQuestion(request, decide, future)
-        self._publish(request)
+        answer: asyncio.Future[Approve | PolicyDecision] = asyncio.get_running_loop().create_future()
+        self.open[question.id] = OpenQuestion(question, decide_now, answer)
+        self._publish(question)
         try:
-            return await future
+            return await answer
         finally:
-            self.open.pop(request.id, None)
+            self.open.pop(question.id, None)
 
     def answer(self, id: str, answer: Approve | PolicyDecision) -> bool:
         """Deliver an answer; return False if no such question is open."""

@@ -129,8 +129,8 @@ class ResultBuilder:
         total, usd_before = self._session.state.meter.total, self._usd_before
         spent = None if total.full_cost_usd is None or usd_before is None else total.full_cost_usd - usd_before
         before, now = usage_object(self._usage_before), usage_object(total.usage)
-        end = Done("", 0, Usage(), "interrupted", spent)
-        return self.build(end) | {"usage": {name: now[name] - before[name] for name in now}}
+        result = self.build(Done("", 0, Usage(), "interrupted", spent))
+        return result | {"usage": {name: now[name] - before[name] for name in now}}
 
 
 def unproven(end: Done | TurnFailed) -> list[Claim]:

@@ -200,8 +200,9 @@ def take_back_rejected(turn: Turn) -> str:
     add(turn, entries.Retracted(ids))
     if not turn.log.accepted_count:  # the prompt itself is among them
         return PROMPT_RETURNED if turn.runtime.limits.is_interactive else PROMPT_REMOVED
-    text = "Calls that ran since then are omitted here because the provider rejected them."
-    turn.state.notes.append(entries.reminder(text))
+    turn.state.notes.append(
+        entries.reminder("Calls that ran since then are omitted here because the provider rejected them.")
+    )
     return "The last reply and its tool results were removed from the conversation."
 
 

@@ -12,7 +12,7 @@ from msgspec import Struct, structs
 from agentcli.agent import interfaces
 from agentcli.conversation import entries as log
 from agentcli.conversation.blame import line_origins
-from agentcli.conversation.history import listed_names, shorten
+from agentcli.conversation.history import calls_in, listed_names, shorten
 from agentcli.conversation.mentions import typed_text
 from agentcli.errors import StorageError, UsageError
 from agentcli.llm.messages import ToolUse
@@ -80,32 +80,38 @@ class History:
         self._positions: dict[str, int] = {}  # of entries, by their ids
         self._times = {0: (0.0, 0.0)}  # the times of the prompt and the last result, by the number of the turn
         self._dropped_stashes: dict[str, str] = {}  # the commit of the stash that git dropped, by the id of the call
-        number, prompt = 0, ""  # of the turn
+        self._number, self._prompt = 0, ""  # of the newest turn
         # By the id of a call: its turn, its prompt and its reply. If a model uses an id twice, the newer call applies.
-        turn_of_call: dict[str, tuple[int, str, tuple[log.Entry, ToolUse] | None]] = {}
+        self._sources: dict[str, tuple[int, str, tuple[log.Entry, ToolUse] | None]] = {}
         for entry in entries:
-            self._positions[entry.id] = len(self._positions)
-            match entry.body:
-                case log.User(content, is_reminder=False):
-                    number, prompt = number + 1, " ".join(typed_text(content).split())
-                    self._times[number] = (entry.time, entry.time)
-                case log.Result(result=result):
-                    began, _ = self._times[number]
-                    self._times[number] = (began, entry.time)
-                    if dropped := _DROPPED_STASH.search(str(result.content)):
-                        self._dropped_stashes[result.tool_use_id] = dropped[1]
-                case log.Assistant(content=content):
-                    reply_calls = [block for block in content if isinstance(block, ToolUse)]
-                    turn_of_call |= {use.id: (number, prompt, (entry, use)) for use in reply_calls}
-                case log.FilesChanged(id, _) as changed:  # of a program's own call if no reply has the id
-                    turn, turn_prompt, reply = turn_of_call.get(id, (number, prompt, None))
-                    self.calls[entry.id] = RecordedCall(turn, turn_prompt, entry, changed, reply)
-                case log.FilesRestored(takes_back) as restored:
-                    self._restores[entry.id] = restored
-                    for taken_back in takes_back:
-                        if taken_back in self._restores:  # a redo: the changes that this undo reverted are in effect
-                            self._undone = {undone: by for undone, by in self._undone.items() if by != taken_back}
-                        self._undone[taken_back] = entry.id
+            self._add(entry)
+
+    def _add(self, entry: log.Entry) -> None:
+        self._positions[entry.id] = len(self._positions)
+        match entry.body:
+            case log.User(content, is_reminder=False):
+                self._number, self._prompt = self._number + 1, " ".join(typed_text(content).split())
+                self._times[self._number] = (entry.time, entry.time)
+            case log.Result(result=result):
+                began, _ = self._times[self._number]
+                self._times[self._number] = (began, entry.time)
+                if dropped := _DROPPED_STASH.search(str(result.content)):
+                    self._dropped_stashes[result.tool_use_id] = dropped[1]
+            case log.Assistant() as reply:
+                for use in calls_in(reply):
+                    self._sources[use.id] = (self._number, self._prompt, (entry, use))
+            case log.FilesChanged(call_id, _) as changed:
+                own = (self._number, self._prompt, None)  # the source of a call that a program made, not a reply
+                number, prompt, source = self._sources.get(call_id, own)
+                self.calls[entry.id] = RecordedCall(number, prompt, entry, changed, source)
+            case log.FilesRestored(takes_back) as restored:
+                self._restores[entry.id] = restored
+                for id in takes_back:
+                    if (
+                        id in self._restores
+                    ):  # a redo, which takes back an undo: what that had undone is in effect again
+                        self._undone = {undone: by for undone, by in self._undone.items() if by != id}
+                    self._undone[id] = entry.id
 
     def find(self, direction: Direction) -> TurnChanges | None:
         """Return the changes to undo or redo next. Turns whose undo met conflicts come after all others."""
@@ -207,8 +213,8 @@ async def undo(
     # If all files conflict, there is nothing to ask about, and the headline reports the conflicts.
     is_possible = bool(plan.changes) or {file.how for file in plan.files} == {"kept"}
     verb = direction.capitalize()
-    rows = _rows(plan.files, host.shown, direction, is_done=False)
-    text = "\n".join([f"{verb} {turn.name}:", *_remarks(turn, host.shown), *rows])
+    remarks = _remarks(turn, host.shown)
+    text = "\n".join([f"{verb} {turn.name}:", *remarks, *_rows(plan.files, host.shown, direction, is_done=False)])
     if answer == "list":
         return UndoResult(text, turn, plan.files, is_wanted=False)
     is_asked = answer != "yes" and is_possible
@@ -360,8 +366,8 @@ async def blame(
     lines = line_origins(log.stored_path(str(file)), content, await store.file_changes(), read)
     if number and not 0 < int(number) <= len(lines):
         raise UsageError(f"{path} has {len(lines)} lines. There is no line {number}.")
-    origins = [origin for _, origin in lines if origin is not None]  # the id of a session, and the entry of the change
-    authors = await _authors({session_id for session_id, _ in origins}, store)
+    # An origin is the id of a session, and the entry of the change.
+    authors = await _authors({origin[0] for _, origin in lines if origin is not None}, store)
     blamed = [
         BlamedLine(line, text, authors.get(origin[1].id) if origin else None)
         for line, (text, origin) in enumerate(lines, 1)

@@ -63,9 +63,11 @@ async def ask_about_obstacle(call: Call, permitted: PermittedCall, obstacle: Obs
         effects = command_effects(facts, facts.command)
     else:  # the person requested the dry run instead of an answer, so the reason to ask still matters
         effects = call_effects(facts, permitted.decision)
-    lines, grave = (f"{why}; {then}?", *effects.lines), effects.grave
-    if opens:  # what follows is another dry run, which changes nothing, so only what it opens can be grave
-        lines, grave = (*effects.lines, why), (why,) if obstacle.is_grave else ()
+    if not opens:
+        lines, grave = (f"{why}; {then}?", *effects.lines), effects.grave
+    else:  # what follows is another dry run, which changes nothing, so only what it opens can be grave
+        lines = (*effects.lines, why)
+        grave = (why,) if obstacle.is_grave else ()
     question = CommandApproval(
         use.id,
         call_title(use.name, use.input),
@@ -175,8 +177,10 @@ class Review(Struct, kw_only=True):
         if not self.is_answered:
             return ""
         count, total = len(applied.names), len(self.report.dry_run.changes)
-        words = "applied" if count == total else f"applied {count} of {total}" if count else "discarded"
-        words = "not applied" if applied.conflicts and not count else words
+        if count:
+            words = "applied" if count == total else f"applied {count} of {total}"
+        else:
+            words = "not applied" if applied.conflicts else "discarded"
         words += "".join(f" · {self._partial_change(name)}" for name in applied.names if name in self.chosen_hunks)
         return f"{words} · “{self.comment}”" if self.comment else words
 
@@ -211,7 +215,8 @@ Group = tuple[int, Rule | None, list[ChangeSummary]]
 
 def _groups(dry_run: DryRun, rules: Rules, base: PatternBase, mode: Mode | None) -> list[Group]:
     """Return the groups of changes that are decided about together, each with its deny or ask rule, if any."""
-    applies_unasked = mode in ("acceptEdits", "auto", "bypassPermissions")  # except changes that lose work
+    # These modes apply changes without a question, unless work is lost: such changes form a group of their own.
+    applies_unasked = mode in ("acceptEdits", "auto", "bypassPermissions")
     found: dict[tuple[int, Rule | None], list[ChangeSummary]] = {}
     for change in dry_run.changes:
         paths = dry_run.paths_of(change.name) if restricts_edits(rules) else []  # only such rules need the paths
@@ -268,7 +273,7 @@ def _question(
         structs.replace(change, diff=text if len(parts) > 1 else "", hunks=len(parts))
         for change, text, parts in zip(changes, texts, hunks, strict=True)
     )
-    result, is_auto_executed = report.result, changes[0].is_auto_executed  # sorted: auto-executed files first
+    result, is_auto_executed = report.result, any(change.is_auto_executed for change in changes)
     end = "it was killed" if result.exit_code is None else f"exit code {result.exit_code}"
     has_failed = result.timed_out or result.exit_code != 0
     reasons = [
@@ -330,12 +335,11 @@ def _change_text(change: ChangeSummary) -> str:
     is_whole_repository = change.what == "repository" and change.kind != "changed"
     if change.what in ("folder", "tree") or is_whole_repository:
         contents = f" · {counted(change.files, 'file')}" if change.files else " · empty"
-        contents += f" · {_size(change.size)}" if change.size else ""
+        contents += f" · {_format_bytes(change.size)}" if change.size else ""
     return f"{change.kind} {change.what} {change.name}{contents}\n{notes}{change.diff}"
 
 
-def _size(size: int) -> str:
-    """Format a number of bytes: "512 bytes", "1.5 MB"."""
+def _format_bytes(size: int) -> str:
     for unit, unit_size in (("GB", 1_000_000_000), ("MB", 1_000_000), ("KB", 1_000)):
         if size >= unit_size:
             return f"{size / unit_size:.1f} {unit}"
@@ -347,8 +351,9 @@ def dry_run_output(report: DryRunReport, remark: str, summary: str) -> ToolOutpu
     output, cached = report.output(), report.dry_run.cached
     notes = [f"[{remark}]"] if remark else []
     if cached:
-        names = listed_names(cached, _MAX_NAMES)
-        notes.append(f"[caches, kept for later dry runs and not applied to the workspace: {names}]")
+        notes.append(
+            f"[caches, kept for later dry runs and not applied to the workspace: {listed_names(cached, _MAX_NAMES)}]"
+        )
     text = output.content if isinstance(output.content, str) else ""
     content, summaries = "\n".join(filter(None, (text, *notes))), filter(None, (output.summary, summary))
     return structs.replace(output, content=content, summary="; ".join(summaries))

@@ -354,22 +354,22 @@ class Call:
         self.report.remarks.append(f"[The user changed the input: {cut_middle(msgspec.json.encode(input).decode())}]")
         self.use, self.input_change = msgspec.structs.replace(self.use, input=input), answer
 
-    async def ask(self, request: AnyQuestion, decide: Decide | None) -> Approve | PolicyDecision:
-        """Ask the person about the call, and store the question and the answer."""
+    async def ask(self, question: AnyQuestion, decide_now: Decide | None) -> Approve | PolicyDecision:
+        """Ask the person about the call, and store the question and the answer, or the decision that replaced it."""
         turn = self.turn
         if turn.session.ask is None:
-            return Approve(request.id, allowed=False, comment=NOBODY_LEFT)
-        turn.store(CallAsked(request.id, request.title, request.reason, request.rules))
+            return Approve(question.id, allowed=False, comment=NOBODY_LEFT)
+        turn.store(CallAsked(question.id, question.title, question.reason, question.rules))
         # The question is on disk before the person sees it, so that it is asked again after a crash.
         with suppress(StorageError):  # the turn reports it when it waits for its entries
             await turn.commit()
         with self.report.excluded_from_duration():
-            answer = await turn.session.ask(request, decide)
+            answer = await turn.session.ask(question, decide_now)
         is_allowed = answer.allowed if isinstance(answer, Approve) else answer.outcome == "allow"
         why = answer.comment if isinstance(answer, Approve) else answer.reason
-        # A question without `decide` is the model's own, or follows a dry run: neither can change the input.
-        input = answer.input if isinstance(answer, Approve) and decide is not None else None
-        turn.store(CallAllowed(request.id, input) if is_allowed else CallDenied(request.id, why))
+        # A question without `decide_now` is the model's own, or follows a dry run: neither can change the input.
+        input = answer.input if isinstance(answer, Approve) and decide_now is not None else None
+        turn.store(CallAllowed(question.id, input) if is_allowed else CallDenied(question.id, why))
         return answer
 
 

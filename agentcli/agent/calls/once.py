@@ -49,15 +49,15 @@ class KeyedCalls:
         self._forget_ended()
         if key not in self._calls:
             self._calls[key] = use, asyncio.create_task(make()), time.monotonic() + ttl_s
-        first, task, _ = kept = self._calls[key]
+        first, task, _ = first_call = self._calls[key]
         if (first.name, first.input) != (use.name, use.input):
             raise UsageError(f"The idempotency key {key!r} was already used for another call, of {first.name}.")
         try:
             return await asyncio.shield(task)
         finally:
-            may_retry = task.done() and (task.cancelled() or task.exception() is not None or task.result().can_repeat)
-            if may_retry and self._calls.get(key) == kept:  # another caller may have removed or replaced it
-                del self._calls[key]
+            has_failed = task.done() and (task.cancelled() or task.exception() is not None or task.result().can_repeat)
+            if has_failed and self._calls.get(key) == first_call:  # another caller may have removed or replaced it
+                del self._calls[key]  # so that the key can be used again
 
     def _forget_ended(self) -> None:
         """Forget expired calls, and the oldest to make room for one more. Running ones stay: no call is made twice."""
@@ -97,10 +97,10 @@ async def call_directly(
         async with limit:
             await run_call(call)
     except Exception as error:
-        is_timeout = isinstance(error, TimeoutError) and limit.expired()  # the report has a result that says so
-        if not is_timeout and not call.report.is_running:
-            raise
-        if not is_timeout:
+        is_timeout = isinstance(error, TimeoutError) and limit.expired()
+        if not is_timeout:  # the report on a timeout has a result that says so
+            if not call.report.is_running:
+                raise
             return DirectCall(error, can_repeat=False)
     return DirectCall(call.report.finished, _can_repeat(call, call.report.finished))
 
@@ -127,8 +127,9 @@ def pending_uses(conversation: Conversation, results: Sequence[ClientResult]) ->
         return [pending.pop(result.id) for result in results]
     except KeyError as missing:  # its text is the id in quotation marks
         waiting = ", ".join(pending) or "none"
-        why = f"No call {missing} waits for a result: there is none, or it has one already. Waiting: {waiting}."
-        raise UsageError(why) from None
+        raise UsageError(
+            f"No call {missing} waits for a result: there is none, or it has one already. Waiting: {waiting}."
+        ) from None
 
 
 async def store_results(session: Session, results: Sequence[ClientResult], tools: Sequence[ToolSpec] = ()) -> bool:

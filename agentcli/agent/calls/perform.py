@@ -217,11 +217,17 @@ def _find_obstacle(call: Call, permitted: PermittedCall, report: DryRunReport) -
         return Obstacle(why=f"was ended: {dry_run.too_much}", then="run it directly in the workspace")
     if report.result.stall.startswith("listens"):  # "listens on port 8000; …": a server, which would never end
         return Obstacle(why=report.result.stall.partition(";")[0], then="start it as a job", is_server=True)
-    if report.result.exit_code and _quotes_error(errno.EOVERFLOW, report.result.output):  # of overlays
+    # On an overlay, this error means that a file belongs to a group that the overlay cannot represent.
+    if report.result.exit_code and _quotes_error(errno.EOVERFLOW, report.result.output):
         return Obstacle(why="cannot change files of another group", then="run it directly in the workspace")
     if host := report.needed_host:
-        then = f"run it again with access to {host}"
-        return Obstacle(why=f"could not reach {host}", then=then, opens="host", host=host, is_grave=True)
+        return Obstacle(
+            why=f"could not reach {host}",
+            then=f"run it again with access to {host}",
+            opens="host",
+            host=host,
+            is_grave=True,
+        )
     lookup, deny = permitted.policy.facts.paths, call.turn.state.rules.deny
     openable: dict[PathKind, list[Path]] = {}  # the paths that the command lacked and a yes can open, by kind
     for path in report.unread:
@@ -260,8 +266,8 @@ async def _apply(call: Call, permitted: PermittedCall, report: DryRunReport) -> 
         )
         return changed(output, is_error=not is_planning)
     if not dry_run.changes:
-        uses_tmp = "/tmp/" in permitted.policy.facts.command_text  # noqa: S108  no file is created
-        hint = "; /tmp is empty again for the next command" if uses_tmp else ""
+        used_tmp = "/tmp/" in permitted.policy.facts.command_text  # noqa: S108  no file is created
+        hint = "; /tmp is empty again for the next command" if used_tmp else ""
         return dry_run_review.dry_run_output(report, "", f"changed nothing{hint}")
     review = await dry_run_review.review_changes(call, permitted, report)
     if review.approved:

@@ -169,11 +169,14 @@ async def run_calls(turn: TurnCalls, uses: Sequence[ToolUse]) -> list[Result]:
     def store(text_for_open: str = "") -> None:
         """Store results in order, up to the first call without one. With a text, all open calls get it as result."""
         for call in calls[len(results) :]:
-            if call.report.result is None and not text_for_open:
+            result = call.report.result
+            if text_for_open and is_open(call):
+                result = not_run(call.use, text_for_open)
+            if result is not None:
+                results.append(result)
+                turn.store(result)
+            elif not text_for_open:
                 return
-            if call.report.result is not None or is_open(call):
-                results.append(call.report.result or not_run(call.use, text_for_open))
-                turn.store(results[-1])
 
     try:
         for batch in _batches(turn, calls):

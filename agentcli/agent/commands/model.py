@@ -157,11 +157,11 @@ async def side_reply(session: Session, target: RequestTarget, request: Request) 
     """Return the text of a reply that is not part of the conversation. Raises `ProviderError`, `OverBudget`."""
 
     def charge(used: Usage, reason: PaidReason = "broken") -> None:
-        cost = target.info.cost(used)
-        session.record_cost(target.name, used, cost, reason, duration_ms=paid.attempt.duration_ms)
+        session.record_cost(target.name, used, target.info.cost(used), reason, duration_ms=paid.attempt.duration_ms)
 
-    policy = session.runtime.models.retry
-    paid = PaidRequest(target=target, budgets=session.state.budgets, policy=policy, on_broken=charge)
+    paid = PaidRequest(
+        target=target, budgets=session.state.budgets, policy=session.runtime.models.retry, on_broken=charge
+    )
     reply = await paid.reply(request)
     charge(reply.usage, "aside")
     return reply.message.text.strip()

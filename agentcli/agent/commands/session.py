@@ -234,7 +234,6 @@ COMPACTION_COMMANDS = (
 
 async def _run_permissions(host: CommandHost, argument: str) -> Outcome:
     verb, _, rest = argument.partition(" ")
-    rules = host.session.state.rules
     match verb:
         case "":
             return await _choose_mode_or_rule(host)
@@ -245,7 +244,7 @@ async def _run_permissions(host: CommandHost, argument: str) -> Outcome:
         case "allow" | "ask" | "deny" if rest.strip():
             rule = parse_rule(rest, "session")
             warning = check_rule(rule, host.session.runtime.calls.tools, written=rest)
-            rules.of(verb).append(rule)
+            host.session.state.rules.of(verb).append(rule)
             text = f"Rule added for this session: {verb} {rule}. To remove it: /permissions forget {rule}"
             return f"{text} {warning}".rstrip()
         case "forget" | "revoke":

@@ -83,8 +83,9 @@ class CallPolicy(Struct, frozen=True):
             return
         state.rules.allow += granted
         if decide(self.facts, state.mode, Rules(granted, state.rules.deny, state.rules.ask)).outcome != "allow":
-            notice = f"Rule added: allow {text}. It does not cover this call, which was allowed only this once."
-            turn.emit(Notice(notice))
+            turn.emit(
+                Notice(f"Rule added: allow {text}. It does not cover this call, which was allowed only this once.")
+            )
         if grants is not None:
             try:
                 for rule in granted:
@@ -125,13 +126,13 @@ async def permit(
     policy = CallPolicy(call, facts, hooks)
     decision = policy.decide()
     answer = call.input_change  # the person's yes to a call with the input that they changed
-    # They are asked again if a hook has changed their input since, or if their command would leave the sandbox.
-    must_ask_again = decision.runs_outside or (answer is not None and hooks.input not in (None, answer.input))
-    if answer is not None and not must_ask_again and decision.outcome != "deny":
-        context.workspace.session_grants.exposed.update(decision.exposed_files)
-        await policy.grant(answer, policy.offered_rules)
-        if decision.outcome == "ask":
-            decision = structs.replace(decision, outcome="allow")
+    if answer is not None and decision.outcome != "deny":
+        has_hook_changed_it = hooks.input not in (None, answer.input)
+        if not (has_hook_changed_it or decision.runs_outside):  # otherwise the person is asked again
+            context.workspace.session_grants.exposed.update(decision.exposed_files)
+            await policy.grant(answer, policy.offered_rules)
+            if decision.outcome == "ask":
+                decision = structs.replace(decision, outcome="allow")
     if decision.outcome in ("allow", "dry_run"):
         return _permitted(policy, decision, "allowed with changed input" if answer else "")
     try:

@@ -143,7 +143,6 @@ def _blocked_file_lines(facts: CallFacts) -> list[str]:
 
 
 def _privilege_and_git_lines(command: CommandAnalysis) -> list[str]:
-    """Return the lines about other users' rights and about work that git would lose."""
     forms = [form for segment in command.segments for form in segment.deny_forms]
     return [
         _effect_line("runs as another user, with", [found[0] for found in map(_RUNS_AS_ANOTHER.match, forms) if found]),

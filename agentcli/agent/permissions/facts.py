@@ -80,18 +80,19 @@ class PathLookup:
 
     def _facts_of(self, given: str, named: Path, status: PathStatus, access: Access) -> judge.PathFacts:
         """Return the facts of a path that is written as `given` in the call and resolves to `status.real`."""
-        real, kind = status.real, self._kind(given, status, access)
+        real, kind, holds_secrets = status.real, self._kind(given, status, access), False
         root = next((root for root in self.roots if real.is_relative_to(root)), None)
-        holds_secrets, home = kind == "secret", self.workspace.settings.home
         is_read_only = access == "write" and root is None  # the sandbox does not let calls change it
-        if root is not None and access == "write" and kind in ("secret", "protected"):
-            below = real.relative_to(root)
-            if kind == "protected":  # the sandbox lets calls change auto-executed files that people review
-                is_read_only = not judge.is_reviewed(below) or status.is_auto_executed
-            # A new file holds no secrets yet, even if its name is that of a secret file.
-            elif judge.is_secret(PurePath(real.name), None) and not judge.is_secret(real.parent, home):
-                may_exist = status.kind is not None or bool(status.errno)
-                holds_secrets = may_exist or judge.is_auto_executed(below)
+        if kind == "secret":
+            # A new file in the workspace holds no secrets yet, even if its name is that of a secret file.
+            is_new = access == "write" and status.kind is None and not status.errno
+            in_secret_folder = judge.is_secret(real.parent, self.workspace.settings.home)
+            has_only_secret_name = judge.is_secret(PurePath(real.name), None) and not in_secret_folder
+            is_ordinary_place = root is not None and not judge.is_auto_executed(real.relative_to(root))
+            holds_secrets = not (is_new and has_only_secret_name and is_ordinary_place)
+        elif kind == "protected" and access == "write" and root is not None:
+            # The sandbox lets calls change auto-executed files that people review.
+            is_read_only = not judge.is_reviewed(real.relative_to(root)) or status.is_auto_executed
         return judge.PathFacts(
             given=given,
             named=named,
@@ -196,9 +197,11 @@ class CallFacts(Struct, frozen=True, kw_only=True):
         # The folder of a remote stays closed: a repository's settings name it, and may name a program to run there.
         remote_folders = {folder.real for folder in folders}
         files = [file for file in self.blocked_files if file.real not in remote_folders]
-        readable = tuple(file.real for file in files if file.access == "read")
-        writable = tuple(file.real for file in files if file.access == "write")
-        return Grants(readable, writable, self.hosts if self.command is not None else ())
+        return Grants(
+            readable=tuple(file.real for file in files if file.access == "read"),
+            writable=tuple(file.real for file in files if file.access == "write"),
+            hosts=self.hosts if self.command is not None else (),
+        )
 
 
 def find_facts(tool: Tool, arguments: Any, workspace: Workspace) -> CallFacts:

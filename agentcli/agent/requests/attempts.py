@@ -285,46 +285,52 @@ def blames_content(error: ProviderError) -> bool:
         return False
     content = (_ABOUT_THINKING, _ABOUT_MEDIA, _ABOUT_CALLS, _ABOUT_RESULTS)
     names_content = any(_is_about(pattern, error) for pattern in content)
-    names_field = any(field in error.sent and _is_about(words, error) for field, words in _FIELDS.items())
     may_mean_content = error.status in _OF_CONTENT or _is_about(_ABOUT_FORM, error)
-    return names_content or names_field or (may_mean_content and not _is_about(_ABOUT_OTHERS, error))
+    has_other_cause = _is_about(_ABOUT_OTHERS, error)
+    return names_content or bool(_named_fields(error)) or (may_mean_content and not has_other_cause)
 
 
 def rewrites(request: llm.Request, error: ProviderError) -> list[Rewrite]:
     """Return the rewrites of a rejected request; those that the text of the rejection suggests come first."""
-    tools = _without_named_tool(request, error)
+    without_tool = _without_named_tool(request, error)
     if not blames_content(error):
-        return tools
-    fields = [field for field, words in _FIELDS.items() if field in error.sent and _is_about(words, error)]
-    unsent = {field: frozenset((_FIELD + field,)) for field in fields}
-    if "tools" in unsent:  # without tools, `parallel_tool_calls` has no meaning
-        unsent["tools"] |= {_FIELD + "parallel_tool_calls"}
+        return without_tool
+    without_fields = []
+    for field in _named_fields(error):
+        names = (field, "parallel_tool_calls") if field == "tools" else (field,)  # that has no meaning without tools
+        without_fields.append(
+            Rewrite(f"without {field}", frozenset(_FIELD + name for name in names), stands_alone=True)
+        )
+    return [*without_tool, *without_fields, *_content_rewrites(request, error)]
+
+
+def _named_fields(error: ProviderError) -> list[str]:
+    return [field for field, words in _FIELDS.items() if field in error.sent and _is_about(words, error)]
+
+
+def _content_rewrites(request: llm.Request, error: ProviderError) -> list[Rewrite]:
+    """Return the rewrites of a request's messages; those that the text of the rejection suggests come first."""
+    blocks = [block for message in request.messages for block in message.content]
     # Reasoning and media that the wire format left out cannot be the cause. `sent` is `""` if the body is unknown.
     sent = encode_json(error.sent.get("messages") or error.sent.get("input", "")).decode()
-    blocks = [block for message in request.messages for block in message.content]
     thoughts = [repr(block) for block in blocks if _is_thought(block)] if re.search(_A_THOUGHT, sent) else []
     all_media = [block.source.data for block in media_in(request.messages)]
-    sent_media = [data for data in all_media if data in sent or not error.sent]
+    media = [data for data in all_media if data in sent or not error.sent]
     calls = [block.id for block in blocks if isinstance(block, ToolUse)]
     # The provider accepted the results in earlier requests, so it must be the new ones, if there are any.
     results = _results(request.messages[request.earlier_messages :]) or _results(request.messages)
     # Each rewrite with the words of rejections that suggest it.
-    without_media = (_ABOUT_MEDIA, Rewrite("without images and documents", frozenset(sent_media)))
-    without_results = (_ABOUT_RESULTS, Rewrite("without tool results", frozenset(results), stands_alone=True))
-    if error.status != TOO_LARGE:
-        thinking = (_ABOUT_THINKING, Rewrite("without earlier reasoning", frozenset(thoughts)))
-        calls_as_text = (_ABOUT_CALLS, Rewrite("with earlier calls as text", frozenset(calls)))
-        of_content = [thinking, without_media, calls_as_text, without_results]
-    elif isinstance(error, ContextOverflow):
-        of_content = [without_media]  # a compaction shortens the results
-    else:  # only media and results are large
-        of_content = [without_media, without_results]
-    of_content.sort(key=lambda suggested: not _is_about(suggested[0], error))
-    return [
-        *tools,
-        *(Rewrite(f"without {field}", keys, stands_alone=True) for field, keys in unsent.items()),
-        *(rewrite for _, rewrite in of_content if rewrite.keys),
+    suggested = [
+        (_ABOUT_THINKING, Rewrite("without earlier reasoning", frozenset(thoughts))),
+        (_ABOUT_MEDIA, Rewrite("without images and documents", frozenset(media))),
+        (_ABOUT_CALLS, Rewrite("with earlier calls as text", frozenset(calls))),
+        (_ABOUT_RESULTS, Rewrite("without tool results", frozenset(results), stands_alone=True)),
     ]
+    if error.status == TOO_LARGE:  # only media and results are large; after an overflow, a compaction shortens results
+        large = (_ABOUT_MEDIA,) if isinstance(error, ContextOverflow) else (_ABOUT_MEDIA, _ABOUT_RESULTS)
+        suggested = [(words, rewrite) for words, rewrite in suggested if words in large]
+    suggested.sort(key=lambda pair: not _is_about(pair[0], error))
+    return [rewrite for _, rewrite in suggested if rewrite.keys]
 
 
 def _without_named_tool(request: llm.Request, error: ProviderError) -> list[Rewrite]:

@@ -147,7 +147,8 @@ async def _stream(turn: Turn, target: RequestTarget, request: llm.Request) -> tu
     text_so_far: list[str] = []
     blocks = ReplyBlocks(target.provider, turn.emit)
     models = turn.runtime.models
-    policy, fallback = models.retry, "" if models.fallback == turn.state.model.name else models.fallback
+    fallback = models.fallback if models.fallback != turn.state.model.name else ""
+    policy = models.retry
     if fallback:
         policy = msgspec.structs.replace(policy, max_overloaded=MAX_RETRIES_BEFORE_FALLBACK)
 
@@ -274,7 +275,7 @@ def store_partial(turn: Turn, target: RequestTarget, text: str, used: Usage, *, 
         text = f"{text[:half]}\n\n[{len(text) - 2 * half:,} characters of this reply omitted]\n\n{text[-half:]}"
     if text.strip():
         turn.answer.parts.append(text)
-        partial_reply = entries.Assistant(
+        body: entries.Body = entries.Assistant(
             content=(Text(text),),
             provider=target.provider.name,
             model=target.provider.model,
@@ -285,11 +286,9 @@ def store_partial(turn: Turn, target: RequestTarget, text: str, used: Usage, *, 
             retries=attempt.retries,
             first_token_ms=attempt.first_token_ms,
         )
-        turn_log.add(turn, partial_reply)
     else:
-        turn_log.add(
-            turn, entries.Paid(model=target.name, usage=used, cost_usd=cost, reason="broken", duration_ms=duration_ms)
-        )
+        body = entries.Paid(model=target.name, usage=used, cost_usd=cost, reason="broken", duration_ms=duration_ms)
+    turn_log.add(turn, body)
     if used.prompt_tokens:
         report_usage(turn, target, used, cost)
 

@@ -108,8 +108,9 @@ class StopHooks(TurnStep):
             self._rejections += 1
             note = f"Your answer was rejected: {why} Write another one."
         elif self._count < MAX_STOPS:
-            about = {"stop_hook_active": self._count > 0, "last_assistant_message": turn.answer.text}
-            answer = await fire(turn.runtime.calls, event, **about)
+            answer = await fire(
+                turn.runtime.calls, event, stop_hook_active=self._count > 0, last_assistant_message=turn.answer.text
+            )
             if answer.stops or not answer.blocks:
                 return False
             self._count += 1
@@ -270,8 +271,8 @@ class FittingAnswer(TurnStep):
         if problem:
             self._count += 1
             turn.answer.parts.clear()  # the next reply replaces it
-            instruction = "Answer again with the JSON value and nothing else."
-            add(turn, reminder(f"Your answer does not match the JSON Schema: {problem}. {instruction}"))
+            why = f"Your answer does not match the JSON Schema: {problem}."
+            add(turn, reminder(f"{why} Answer again with the JSON value and nothing else."))
         return bool(problem)
 
 
