@@ -18,6 +18,7 @@ from agentcli.agent.questions import Questions
 from agentcli.agent.runtime import Runtime, Turn
 from agentcli.agent.state import AgentState, SessionSnapshot, prompts
 from agentcli.agent.turn_log import apply_compaction, queue_event, store
+from agentcli.background import start_in_background
 from agentcli.conversation.entries import Body, Compaction, ContextNote, Paid, PaidReason, ResetAwaited, Rewound, User
 from agentcli.conversation.mentions import typed_text
 from agentcli.errors import OUT_OF_MEMORY, UsageError, UserError, is_out_of_memory
@@ -155,9 +156,7 @@ class Session:
                 if delegates.subagents is not None:
                     delegates.subagents.submit(op)
             case ops.RunCommand():
-                task = asyncio.create_task(self._run_own_command(op))
-                self._commands.add(task)
-                task.add_done_callback(self._commands.discard)
+                start_in_background(self._run_own_command(op), self._commands)
             case ops.CommandRan():
                 self._track_storing(asyncio.create_task(self._run_own_command(op)))
             case ops.ClientResult(id, content, is_error, structured):

@@ -3,7 +3,7 @@
 import asyncio
 import errno
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +21,7 @@ from agentcli.agent.permissions.approvals import PermittedCall
 from agentcli.agent.permissions.call_effects import MAX_SHOWN
 from agentcli.agent.permissions.facts import CallFacts
 from agentcli.agent.permissions.matches import READERS, rule_about
+from agentcli.background import start_in_background
 from agentcli.conversation.entries import CallAllowed, CallKept, CallTried, Entry, FilesChanged, reminder
 from agentcli.conversation.history import listed_names
 from agentcli.errors import StorageError, ToolError, UserError, errno_name, kind_of
@@ -134,7 +135,7 @@ async def make_dry_run(call: Call, permitted: PermittedCall, context: ToolContex
     while True:
         output = await _run_dry(call, permitted, context, opened)
         if output.later is not None:  # the dry run continues as a background job
-            _run_in_background(call.turn.session.recording.dry_runs, _apply_later(call, permitted, output.later))
+            start_in_background(_apply_later(call, permitted, output.later), call.turn.session.recording.dry_runs)
             return changed(output, later=None)
         report, obstacle = output.dry_run, None
         assert report is not None, "a tool that runs commands makes a dry run if the terms say so"
@@ -310,7 +311,7 @@ async def record_changes(call: Call, paths: Sequence[Path] | None) -> AsyncItera
     finally:
         end = _store_changes(call, checkpoints, mark, report)
         if paths is None and (jobs := _running_jobs(session) - earlier_jobs):
-            _run_in_background(session.recording.tasks, _end_after_jobs(session, jobs, end))
+            start_in_background(_end_after_jobs(session, jobs, end), session.recording.tasks)
         else:  # not later, so that changes by others are not attributed to the call
             await _with_progress(call, checkpoints, end, prefix="\n")  # the call's output may have ended within a line
 
@@ -333,12 +334,6 @@ async def _with_progress(call: Call, checkpoints: Checkpoints, work: Awaitable[A
 
 def _running_jobs(session: SessionCalls) -> set[str]:
     return {job.id for job in session.workspace.running_jobs()}
-
-
-def _run_in_background(tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> None:
-    task = asyncio.create_task(work)
-    tasks.add(task)
-    task.add_done_callback(tasks.discard)
 
 
 async def _end_after_jobs(session: SessionCalls, jobs: set[str], end: Awaitable[None]) -> None:
@@ -373,7 +368,7 @@ async def _store_changes(call: Call, checkpoints: Checkpoints, mark: Any, report
             await asyncio.shield(asyncio.ensure_future(stored))
             await checkpoints.forget(mark)
 
-    _run_in_background(recording.tasks, forget())
+    start_in_background(forget(), recording.tasks)
 
 
 async def store_interrupted_changes(

@@ -19,6 +19,7 @@ from msgspec import Struct, field, structs
 from agentcli.agent.accounting import Budgets
 from agentcli.agent.events import Emit, Notice
 from agentcli.agent.requests.attempts import PaidRequest
+from agentcli.background import start_in_background
 from agentcli.conversation.compaction.digest import collect_facts
 from agentcli.conversation.compaction.planning import Budget, Planner
 from agentcli.conversation.conversation import Conversation
@@ -40,7 +41,7 @@ MAX_RESULT_CHARS = 2_000  # of each result in the text for the writer
 THINKING_TOKENS = 2_000  # allowed for thinking, in addition to the summary
 MAX_SHARE_READ = 0.5  # of the writer's window that the text of a turn may fill
 _AN_HOUR = 3_600.0
-_RUNNING: set[asyncio.Task[None]] = set()  # references, because asyncio itself does not keep tasks alive
+_RUNNING: set[asyncio.Task[None]] = set()  # they write summaries ahead of time, for all sessions
 _BEING_WRITTEN: set[str] = set()  # keys of summaries, in all sessions, so that none is written twice
 
 FirstReminders = Callable[[ModelInfo], Sequence[User]]  # reads the reminders at a session's start again
@@ -223,11 +224,9 @@ class Summaries(Struct, kw_only=True, dict=True):
 
     def begin_writing(self, turns: Sequence[TurnSteps], emit: Emit) -> None:
         if self._running is None or self._running.done():
-            self._running = asyncio.create_task(self._write_in_background(turns, emit))
-            _RUNNING.add(self._running)
-            self._running.add_done_callback(_RUNNING.discard)
+            self._running = start_in_background(self._write_and_log_errors(turns, emit), _RUNNING)
 
-    async def _write_in_background(self, turns: Sequence[TurnSteps], emit: Emit) -> None:
+    async def _write_and_log_errors(self, turns: Sequence[TurnSteps], emit: Emit) -> None:
         try:
             await self.write(turns, emit=emit)
         except Exception:  # nobody waits for this task, and a digest by rules replaces the summary

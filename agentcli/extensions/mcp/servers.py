@@ -17,6 +17,7 @@ from agentcli.agent.permissions.rules import Rule
 from agentcli.agent.runtime import Turn, TurnStep
 from agentcli.agent.session import Session
 from agentcli.agent.state import AgentState
+from agentcli.background import start_in_background
 from agentcli.conversation.entries import User
 from agentcli.conversation.history import shorten
 from agentcli.conversation.mentions import foreign_text, typed_blocks
@@ -95,10 +96,7 @@ class Servers:
             self._start_connecting(server)
 
     def _start_connecting(self, server: Server) -> asyncio.Task[None]:
-        task = asyncio.create_task(server.try_to_connect())
-        self._starting.add(task)
-        task.add_done_callback(self._starting.discard)
-        return task
+        return start_in_background(server.try_to_connect(), self._starting)
 
     async def update_tools(self, calls: SessionCalls) -> None:
         """Add the tools to a session before its first turn, and before a later one if a server answered late."""

@@ -10,6 +10,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
+from agentcli.background import start_in_background
 from agentcli.errors import NoKey, NoModel, NoSession, SessionInUse, UsageError, UserError
 from agentcli.frontends import hosts
 from agentcli.frontends.acp import messages, rpc
@@ -176,9 +177,7 @@ class AcpAgent:
 
     def _close_superseded(self, id: str) -> None:
         if (session := self._sessions.pop(id, None)) is not None:
-            task = asyncio.create_task(session.close())
-            self._closing.add(task)
-            task.add_done_callback(self._closing.discard)
+            start_in_background(session.close(), self._closing)
 
     def _session(self, id: str) -> ClientSession:
         if (session := self._sessions.get(id)) is None:

@@ -13,6 +13,7 @@ from agentcli.agent.interfaces import StreamStatus
 from agentcli.agent.loop import half_answer, is_unanswered
 from agentcli.agent.ops import GoOn, Pause, Prompt, RunQueued, SetModel, Steer
 from agentcli.agent.result import ResultBuilder
+from agentcli.background import start_in_background
 from agentcli.conversation.entries import Assistant, Entry, User
 from agentcli.errors import StorageError, StreamMoved, UsageError, UserError
 from agentcli.frontends import json_input
@@ -279,9 +280,7 @@ class HostedSession:
     def _spawn_command(
         self, typed: TypedCommand, stream_id: str, *, more: Sequence[Block] = (), has_result: bool = False
     ) -> None:
-        task = asyncio.create_task(self._run(typed, stream_id, more, has_result=has_result))
-        self._command_tasks.add(task)
-        task.add_done_callback(self._command_tasks.discard)
+        start_in_background(self._run(typed, stream_id, more, has_result=has_result), self._command_tasks)
 
     async def _run(self, typed: TypedCommand, stream_id: str, more: Sequence[Block], *, has_result: bool) -> None:
         """Run a command and write its output; for one that was sent as a message (`has_result`) also a result."""

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from agentcli.agent.accounting import Account
 from agentcli.agent.interfaces import EventStore, StreamEvent
+from agentcli.background import start_in_background
 from agentcli.errors import SessionInUse, StorageError, StreamMoved, UserError
 from agentcli.frontends.hosts import OpenForClient, OpenRequest, UsageStore, session_info
 from agentcli.frontends.http.hosted import HostedSession
@@ -106,9 +107,7 @@ class Hosting:
                 log.warning("session %s: %s", hosted.id, error)
 
         if (hosted := self.sessions.pop(session_id, None)) is not None:
-            task = asyncio.create_task(close(hosted))
-            self._closing.add(task)
-            task.add_done_callback(self._closing.discard)
+            start_in_background(close(hosted), self._closing)
 
     async def remove(self, session_id: str) -> None:
         """Move a session to the trash and end its stream. Raises `UserError`."""

@@ -15,6 +15,7 @@ from agentcli.agent.ops import Approve, GoOn, Interrupt, Prompt, RunQueued, Stee
 from agentcli.agent.session import Session
 from agentcli.agent.state import awaited_reset
 from agentcli.agent.turn_log import unanswered_messages
+from agentcli.background import start_in_background
 from agentcli.conversation.entries import Entry, Queued, Retracted, User
 from agentcli.conversation.mentions import missing_files_notice
 from agentcli.errors import NoKey, UserError
@@ -312,9 +313,7 @@ class TerminalController(OpenerHost):
                 self._print_bug(bug)
             self._terminal.changed()
 
-        task = asyncio.create_task(run())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        start_in_background(run(), self._tasks)
 
     def _print_bug(self, bug: Exception) -> None:
         self._print_error(f"Internal error: {bug!r}. The log has details.")

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from agentcli.agent.interfaces import SearchHit, StoredEntries
+from agentcli.background import start_in_background
 from agentcli.conversation.entries import Entry
 from agentcli.errors import SessionInUse, StorageError
 from agentcli.infra.sessions import store, tables
@@ -311,10 +312,7 @@ class _OrderedWork:
         self._tasks: set[asyncio.Task[StoredEntries]] = set()
 
     def submit(self, work: tables.Work[StoredEntries]) -> asyncio.Future[StoredEntries]:
-        task = asyncio.create_task(self._do(work))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return asyncio.shield(task)
+        return asyncio.shield(start_in_background(self._do(work), self._tasks))
 
     async def _do(self, work: tables.Work[StoredEntries]) -> StoredEntries:
         async with self._turn:
