@@ -282,16 +282,10 @@ class ToolTally(Struct, kw_only=True):
         return self.duration_ms / self.calls if self.calls else 0.0
 
     def as_dict(self) -> dict[str, Any]:
-        return {
-            "calls": self.calls,
-            "success_rate": round(self.success_rate, 4),
-            "mean_duration_ms": round(self.mean_ms, 1),
-            "mean_tokens": round(self.tokens / max(1, self.calls), 1),
-            "tokens": self.tokens,
-            "retries": self.retries,
-            "errors": self.errors,
-            "output_levels": self.output_levels,
-        }
+        rates = {"success_rate": round(self.success_rate, 4), "mean_duration_ms": round(self.mean_ms, 1)}
+        rates["mean_tokens"] = round(self.tokens / max(1, self.calls), 1)
+        sums = ("tokens", "retries", "errors", "output_levels")
+        return {"calls": self.calls, **rates} | {name: getattr(self, name) for name in sums}
 
 
 class SessionTally(Tally, kw_only=True):

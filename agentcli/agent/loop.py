@@ -216,8 +216,9 @@ def add_messages(turn: Turn, messages: Sequence[Sequence[Block]], *, from_queue:
 def is_unanswered(conversation: Conversation, *, counts_reminders: bool = True) -> bool:
     """Return True if a call is open, or the newest result, message or (if they count) reminder has no reply yet."""
     bodies = (entry.body for entry in reversed(conversation.path))
-    messages = (body for body in bodies if isinstance(body, User | Assistant | Result))
-    newest = next((m for m in messages if counts_reminders or not getattr(m, "is_reminder", False)), None)
+    if not counts_reminders:
+        bodies = (body for body in bodies if not (isinstance(body, User) and body.is_reminder))
+    newest = next((body for body in bodies if isinstance(body, User | Assistant | Result)), None)
     return isinstance(newest, User | Result) or bool(conversation.open_calls)
 
 

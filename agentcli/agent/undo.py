@@ -100,10 +100,9 @@ class History:
             case log.Assistant() as reply:
                 for use in calls_in(reply):
                     self._sources[use.id] = (self._number, self._prompt, (entry, use))
-            case log.FilesChanged(call_id, _) as changed:
-                own = (self._number, self._prompt, None)  # the source of a call that a program made, not a reply
-                number, prompt, source = self._sources.get(call_id, own)
-                self.calls[entry.id] = RecordedCall(number, prompt, entry, changed, source)
+            case log.FilesChanged(call_id, _) as changed:  # of a program's own call if no reply has the id
+                number, prompt, reply_and_use = self._sources.get(call_id, (self._number, self._prompt, None))
+                self.calls[entry.id] = RecordedCall(number, prompt, entry, changed, reply_and_use)
             case log.FilesRestored(takes_back) as restored:
                 self._restores[entry.id] = restored
                 for id in takes_back:
@@ -155,16 +154,14 @@ class History:
         if not calls:
             return None
         number, prompt = min((self.calls[id].turn, self.calls[id].prompt) for id in ids)
-        times = tuple(self._times[turn] for turn in {self.calls[id].turn for id, _ in calls})
-        stashes = tuple(self._dropped_stashes[call.id] for _, call in calls if call.id in self._dropped_stashes)
         return TurnChanges(
             number=number,
             prompt=prompt,
             calls=tuple(calls),
             is_open=is_open,
             is_untried=is_untried,
-            times=times,
-            stashes=stashes,
+            times=tuple(self._times[turn] for turn in {self.calls[id].turn for id, _ in calls}),
+            stashes=tuple(self._dropped_stashes[call.id] for _, call in calls if call.id in self._dropped_stashes),
         )
 
 
@@ -193,9 +190,8 @@ class UndoResult(Struct, frozen=True):
 
     @property
     def is_complete(self) -> bool:
-        outcomes = {file.how for file in self.files}
-        did_something = bool(outcomes - {"kept"})
-        return did_something and "conflict" not in outcomes and self.turn is not None and self.turn.is_recorded
+        outcomes = {file.how for file in self.files} - {"kept"}
+        return bool(outcomes) and "conflict" not in outcomes and self.turn is not None and self.turn.is_recorded
 
 
 async def undo(

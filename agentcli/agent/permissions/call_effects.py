@@ -83,8 +83,8 @@ def command_effects(facts: CallFacts, command: CommandAnalysis) -> CallEffects:
     blocked = {str(file.real) for file in facts.blocked_files}  # they have lines of their own
     reads = [path for path in facts.paths.find_each(effects.reads, "read") if str(path.real) not in blocked]
     outside_reads = tuple(sorted({path.given for path in reads if path.kind == "outside"}))
-    may_send = bool(known(effects.hosts))
-    (grave if may_send else plain).append(_effect_line("reads outside the project:", shown(outside_reads)))
+    reads_line = _effect_line("reads outside the project:", shown(outside_reads))
+    (grave if known(effects.hosts) else plain).append(reads_line)  # it may send them to a host
     written = shown(tuple(path for path in effects.writes if path not in blocked))
     if written != ["this folder"]:  # any command may write to that
         plain.append(_effect_line("writes", written))

@@ -283,25 +283,20 @@ def blames_content(error: ProviderError) -> bool:
         return True
     if isinstance(error, ContextOverflow):  # a compaction is needed
         return False
-    content = (_ABOUT_THINKING, _ABOUT_MEDIA, _ABOUT_CALLS, _ABOUT_RESULTS)
-    names_content = any(_is_about(pattern, error) for pattern in content)
+    names_content = _is_about(f"{_ABOUT_THINKING}|{_ABOUT_MEDIA}|{_ABOUT_CALLS}|{_ABOUT_RESULTS}", error)
     may_mean_content = error.status in _OF_CONTENT or _is_about(_ABOUT_FORM, error)
-    has_other_cause = _is_about(_ABOUT_OTHERS, error)
-    return names_content or bool(_named_fields(error)) or (may_mean_content and not has_other_cause)
+    return names_content or bool(_named_fields(error)) or (may_mean_content and not _is_about(_ABOUT_OTHERS, error))
 
 
 def rewrites(request: llm.Request, error: ProviderError) -> list[Rewrite]:
     """Return the rewrites of a rejected request; those that the text of the rejection suggests come first."""
-    without_tool = _without_named_tool(request, error)
+    found = _without_named_tool(request, error)
     if not blames_content(error):
-        return without_tool
-    without_fields = []
+        return found
     for field in _named_fields(error):
-        names = (field, "parallel_tool_calls") if field == "tools" else (field,)  # that has no meaning without tools
-        without_fields.append(
-            Rewrite(f"without {field}", frozenset(_FIELD + name for name in names), stands_alone=True)
-        )
-    return [*without_tool, *without_fields, *_content_rewrites(request, error)]
+        fields = (field, "parallel_tool_calls") if field == "tools" else (field,)  # that has no meaning without tools
+        found.append(Rewrite(f"without {field}", frozenset(_FIELD + name for name in fields), stands_alone=True))
+    return found + _content_rewrites(request, error)
 
 
 def _named_fields(error: ProviderError) -> list[str]:
@@ -314,8 +309,7 @@ def _content_rewrites(request: llm.Request, error: ProviderError) -> list[Rewrit
     # Reasoning and media that the wire format left out cannot be the cause. `sent` is `""` if the body is unknown.
     sent = encode_json(error.sent.get("messages") or error.sent.get("input", "")).decode()
     thoughts = [repr(block) for block in blocks if _is_thought(block)] if re.search(_A_THOUGHT, sent) else []
-    all_media = [block.source.data for block in media_in(request.messages)]
-    media = [data for data in all_media if data in sent or not error.sent]
+    media = [m.source.data for m in media_in(request.messages) if m.source.data in sent or not error.sent]
     calls = [block.id for block in blocks if isinstance(block, ToolUse)]
     # The provider accepted the results in earlier requests, so it must be the new ones, if there are any.
     results = _results(request.messages[request.earlier_messages :]) or _results(request.messages)
@@ -329,7 +323,7 @@ def _content_rewrites(request: llm.Request, error: ProviderError) -> list[Rewrit
     if error.status == TOO_LARGE:  # only media and results are large; after an overflow, a compaction shortens results
         large = (_ABOUT_MEDIA,) if isinstance(error, ContextOverflow) else (_ABOUT_MEDIA, _ABOUT_RESULTS)
         suggested = [(words, rewrite) for words, rewrite in suggested if words in large]
-    suggested.sort(key=lambda pair: not _is_about(pair[0], error))
+    suggested.sort(key=lambda pair: not _is_about(pair[0], error))  # False first: the suggested ones
     return [rewrite for _, rewrite in suggested if rewrite.keys]
 
 
@@ -377,8 +371,8 @@ def without(request: llm.Request, keys: Collection[str]) -> llm.Request:
         return request
 
     def rewrite_medium(block: Medium) -> Text | Medium:
-        omission = Text(f"[{type(block).__name__} omitted: the provider rejected it]")
-        return omission if block.source.data in keys else block
+        is_rejected = block.source.data in keys
+        return Text(f"[{type(block).__name__} omitted: the provider rejected it]") if is_rejected else block
 
     def rewrite_message(message: Message) -> Message:
         blocks = (block for block in message.content if not (_is_thought(block) and repr(block) in keys))

@@ -134,7 +134,7 @@ class NestedInstructions(Struct):
 
     async def find(self, calls: Sequence[ToolUse], conversation: Conversation) -> Instructions:
         """Return the instruction files for the folders and files that no call has used before these."""
-        used = {pair for call in calls for pair in self._used_paths(call)}
+        used = (path_and_kind for call in calls for path_and_kind in self._used_paths(call))
         new = {(path, is_file) for path, is_file in used if path not in self._visited}
         files = sorted(path for path, is_file in new if is_file)
         folders = {path.parent if is_file else path for path, is_file in new} - self._visited
@@ -169,8 +169,7 @@ class FolderInstructions(TurnStep):
         self._nested = nested
 
     async def after_calls(self, turn: Turn, reply: llm.Done, results: Sequence[Result]) -> None:
-        calls, conversation = reply.message.tool_uses, turn.state.conversation
-        found = await self._nested.find(calls, conversation)
+        found = await self._nested.find(reply.message.tool_uses, turn.state.conversation)
         if note := found.to_reminder():
             turn.state.notes.append(note)
         for notice in found.notices:
