@@ -94,7 +94,8 @@ class HookSpec(msgspec.Struct, frozen=True, kw_only=True):
     def is_for(self, event: str, subject: str, input: Mapping[str, Any]) -> bool:
         """Return True if the hook applies to an event. If the `subject` is a tool, any of its names may match."""
         names = (subject, *(theirs for theirs, ours in ALIASES.items() if ours == subject))
-        if self.event != event or (self.matcher and not any(re.fullmatch(self.matcher, name) for name in names)):
+        is_matching = not self.matcher or any(re.fullmatch(self.matcher, name) for name in names)
+        if self.event != event or not is_matching:
             return False
         if not self.condition:
             return True

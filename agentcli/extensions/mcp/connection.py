@@ -267,7 +267,7 @@ async def connect(
     *,
     auth: httpx2.Auth | None = None,
 ) -> ServerConnection:
-    """Connect to a program or an address, with all variables replaced. Raises `ToolError` and `NeedsLogin`."""
+    """Connect to `target`, whose variables are already replaced. Raises `ToolError` and `NeedsLogin`."""
     client = ServerConnection(spec, server)
     if isinstance(target, ServerProgram):
         transport = stdio_transport(target, on_end=client.on_transport_end)

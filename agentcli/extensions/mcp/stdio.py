@@ -38,13 +38,13 @@ class ServerProgram(Struct, frozen=True):
 async def stdio_transport(launch: ServerProgram, *, on_end: Callable[[str], None]) -> AsyncIterator[TransportStreams]:
     """Yield the streams of a server; `on_end` gets the reason if the server exits by itself. Raises `ToolError`."""
     process = await _start_server(launch)
-    from_server, read_stream = anyio.create_memory_object_stream[SessionMessage | Exception](0)
-    write_stream, to_server = anyio.create_memory_object_stream[SessionMessage](0)
+    read_stream_writer, read_stream = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    write_stream, write_stream_reader = anyio.create_memory_object_stream[SessionMessage](0)
     stderr = bytearray()
     tasks = [
         asyncio.create_task(_collect_stderr(process, stderr)),
-        asyncio.create_task(_write_messages(process, to_server)),
-        asyncio.create_task(_read_messages(process, from_server, stderr, on_end)),
+        asyncio.create_task(_write_messages(process, write_stream_reader)),
+        asyncio.create_task(_read_messages(process, read_stream_writer, stderr, on_end)),
         asyncio.create_task(_close_pipes_after_exit(process)),
     ]
     try:
@@ -52,7 +52,7 @@ async def stdio_transport(launch: ServerProgram, *, on_end: Callable[[str], None
     finally:
         # The server ends even if this task is cancelled.
         await asyncio.shield(asyncio.create_task(_end_server(process, tasks)))
-        for stream in (from_server, read_stream, write_stream, to_server):
+        for stream in (read_stream_writer, read_stream, write_stream, write_stream_reader):
             stream.close()
 
 

@@ -181,7 +181,8 @@ class PluginStore:
 
     def install(self, staged: Plugin) -> None:
         """Install a plugin that the person trusts, in place of an older version of it."""
-        index, name, folder = self.index, staged.name, f"{staged.name}/{_FILES}{os.urandom(6).hex()}"
+        index, name = self.index, staged.name
+        folder = f"{name}/{_FILES}{os.urandom(6).hex()}"
         (self._folder / name).mkdir(mode=0o700, exist_ok=True)
         staged.root.parent.rename(self._folder / folder)  # `staged.root` becomes `folder`/NAME
         is_enabled = name not in index.plugins or index.plugins[name].is_enabled  # an update leaves it off if it was

@@ -329,14 +329,13 @@ class ChildSessions(Struct, frozen=True, kw_only=True):
         settings = self.agents.plugins.config.settings.agents
         # Of the limits that are set, the lowest applies.
         max_turns = min(filter(None, (run.arguments.max_turns, run.definition.max_turns, settings.max_turns)))
-        limits = TurnLimits(max_turns=max_turns, max_tokens=runtime.limits.max_tokens, max_breaks=1)
         child_runtime = replace(
             runtime,
             models=replace(runtime.models, prefix_for=self.context.prefix_for(run.definition.prompt)),
             calls=calls,
             log=log,
             steps=usual_steps(nested=instructions),
-            limits=limits,
+            limits=TurnLimits(max_turns=max_turns, max_tokens=runtime.limits.max_tokens, max_breaks=1),
             context=replace(runtime.context, policy=watch, watch=watch),
             collect=lambda session_id, entry: None,  # only the parent's own entries are collected
         )

@@ -167,8 +167,7 @@ def notice_as_call(update: Update) -> Update:
     """Convert a notice to a completed call, for clients without notices: it must not look like the model's text."""
     call = {"sessionUpdate": "tool_call", "toolCallId": uuid.uuid4().hex, "kind": "other", "status": "completed"}
     content = [code_content(update["description"])] if "description" in update else []
-    meta = {"agentcli": {"notice": update["severity"]}}
-    return {**call, "title": update["title"], "content": content, "_meta": meta}
+    return {**call, "title": update["title"], "content": content, "_meta": {"agentcli": {"notice": update["severity"]}}}
 
 
 def plan_update(items: Iterable[dict[str, Any]]) -> Update:
@@ -221,8 +220,7 @@ def file_diff(diff: str, cwd: Path) -> dict[str, Any]:
     if not (path := path_of(diff)):
         return {}
     first_line = next((line for line, _, _ in sides_of_hunks(diff)), 1)  # 0 for an empty file
-    location = {"path": str(cwd / path), "line": max(1, first_line)}
-    return {"content": list(_diffs(diff, cwd)), "locations": [location]}
+    return {"content": list(_diffs(diff, cwd)), "locations": [{"path": str(cwd / path), "line": max(1, first_line)}]}
 
 
 def changes_content(text: str, cwd: Path) -> list[dict[str, Any]]:

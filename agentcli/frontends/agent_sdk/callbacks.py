@@ -287,7 +287,8 @@ class PermissionBridge:
 
         If one change is invalid, none is applied: it may be a restriction that belongs to the others.
         """
-        mode, restrictions, allowed, is_lasting = "", list[tuple[Verb, Rule]](), list[str](), False
+        mode, is_lasting = "", False  # True if the allow rules are for later sessions, too
+        restrictions, allowed = list[tuple[Verb, Rule]](), list[str]()
         try:
             for update in updates:
                 match update:
