@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from msgspec.json import encode
 
@@ -91,23 +91,27 @@ _STDERR = 2
 _RESULT = b'{"type":"result"'  # the start of the last line of a run with JSON output
 
 
+class _LastLine(NamedTuple):
+    start: bytes = b""  # as many bytes as `_RESULT` has
+    continues: bool = False  # its end has not been written yet
+
+
 class WatchedStdout(io.FileIO):
     """Stdout that drops writes after a `failure`, so that the interpreter's last flush does not fail as well."""
 
     failure: OSError | None = None  # the first failed write
-    # The newest write: the start of the last line before it, True if that line continues, the data, and the number of
-    # its bytes that were written (an empty list until then). One value, so that a signal handler sees all of a write.
-    _newest_write: tuple[bytes, bool, bytes, list[int]] = (b"", False, b"", [])
+    # The last line before the newest write, the data of that write, and the number of its bytes that were written (an
+    # empty list until then). All in one value, because a signal handler may need it between two steps of a write.
+    _newest_write: tuple[_LastLine, bytes, list[int]] = (_LastLine(), b"", [])
 
     @property
     def is_within_line(self) -> bool:
-        _, continues = self._last_line()
-        return continues
+        return self._last_line().continues
 
     @property
     def ends_with_result(self) -> bool:
         """True if the last line is a whole result, after which nothing more may be written."""
-        return self._last_line() == (_RESULT, False)
+        return self._last_line() == _LastLine(_RESULT, continues=False)
 
     @classmethod
     def install(cls) -> "WatchedStdout":
@@ -130,7 +134,7 @@ class WatchedStdout(io.FileIO):
         if self.failure is not None:
             return view.nbytes
         written: list[int] = []
-        self._newest_write = (*self._last_line(), bytes(view), written)
+        self._newest_write = (self._last_line(), bytes(view), written)
         try:
             written.extend(map(super().write, (view,)))  # one bytecode step, so no signal handler runs within it
         except OSError as error:
@@ -138,16 +142,17 @@ class WatchedStdout(io.FileIO):
             raise
         return written[0]
 
-    def _last_line(self) -> tuple[bytes, bool]:
-        """Return the start of the last line on stdout, as long as `_RESULT`, and True if the line continues."""
-        line, continues, data, written = self._newest_write
+    def _last_line(self) -> _LastLine:
+        before, data, written = self._newest_write
         if not written or not written[0]:
-            return line, continues
+            return before
         data = data[: written[0]]
         lines = data.removesuffix(b"\n")
-        start = lines.rfind(b"\n") + 1  # where the last line begins in the data
-        before = line if continues and start == 0 else b""
-        return (before + lines[start : start + len(_RESULT)])[: len(_RESULT)], not data.endswith(b"\n")
+        begin = lines.rfind(b"\n") + 1  # where the last line begins in the data
+        start = lines[begin : begin + len(_RESULT)]
+        if before.continues and begin == 0:
+            start = (before.start + start)[: len(_RESULT)]
+        return _LastLine(start, continues=not data.endswith(b"\n"))
 
 
 def print_table(headings: Row, rows: Sequence[Row], *, numeric: Collection[str] = (), empty: str = "") -> None:

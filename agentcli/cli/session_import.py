@@ -200,10 +200,8 @@ def _add_codex_item(transcript: OtherTranscript, item: Mapping[str, Any]) -> Non
         case {"type": "local_shell_call", "call_id": str(id), "action": dict(action)}:
             transcript.add_reply(reply_id, [ToolUse(id, "shell", action)])
         case {"type": "function_call_output" | "custom_tool_call_output", "call_id": str(id), "output": output}:
-            # Some versions put the content into an object (or its JSON), which may say if the call succeeded.
-            wrapper: Any = (
-                parse_arguments(output, was_cut=True) if isinstance(output, str) else output
-            )  # never repaired
+            # Some versions wrap the content in an object, or in its JSON. `was_cut`: other texts must not become one.
+            wrapper: Any = parse_arguments(output, was_cut=True) if isinstance(output, str) else output
             match wrapper:
                 case {"output": content} | {"content": content, "success": _}:
                     transcript.add_result(id, content, is_error=wrapper.get("success") is False)
@@ -225,7 +223,8 @@ def _read_parts(content: Any) -> Iterator[Any]:
             case {"type": "text" | "input_text" | "output_text" | "summary_text", "text": str(text)}:
                 yield from [Text(text)] if text.strip() else ()
             case {"type": "image" | "document", "source": {"media_type": str(media_type), "data": str(data)}}:
-                yield _media_or_note((Image if kind == "image" else Document)(Base64Source(media_type, data)))
+                source = Base64Source(media_type, data)
+                yield _media_or_note(Image(source) if kind == "image" else Document(source))
             case {"type": "input_image", "image_url": str(url)} if url.startswith("data:"):
                 yield _media_or_note(Image(Base64Source.of_url(url)))
             case {"type": "tool_result" | "redacted_thinking"}:  # results are read by `_read_claude`
@@ -360,8 +359,7 @@ class _Conversion:
         return ToolUse(self._ids.take(plain_id(use.id)), own, arguments)
 
     def _masked(self, block: Any) -> Any:
-        """Return a block with its secrets masked. Media are not changed."""
-        if (name := _TEXTS.get(type(block))) is None:
+        if (name := _TEXTS.get(type(block))) is None:  # an image or a document
             return block
         masked, count = self._mask.value(getattr(block, name))
         self._secrets += count

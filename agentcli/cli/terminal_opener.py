@@ -146,8 +146,8 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
     async def open(self, session_id: str | None, *, model: str, fork: bool = False, take_over: bool = False) -> Session:
         """Open a session; a stored one keeps its own model if that can be used, but a fork of it gets `model`."""
         choice = SessionChoice(how="id", id=session_id) if session_id and not fork else SessionChoice()
-        stored, notice = await self._prepare_resume(choice)
-        opened = await super().open(session_id, model=stored or model, fork=fork, take_over=take_over)
+        own_model, notice = await self._prepare_resume(choice)
+        opened = await super().open(session_id, model=own_model or model, fork=fork, take_over=take_over)
         if notice:
             self.on_notice(notice)
         await self._close_remote_page()
@@ -202,19 +202,19 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
             if chosen is None or options[chosen][0] == "Quit":
                 raise missing
             try:
-                match chosen:
-                    case 0:
+                match options[chosen][0]:
+                    case "Enter an API key":
                         if name := await self._set_up_key(terminal):
                             return name
-                    case 1 if not has_engine:
+                    case "Install the built-in model" if not has_engine:
                         how = "pip install 'agentcli[local]', or ./install.sh --extras local in agentcli's own folder"
                         self.on_notice(f"The built-in model needs its engine first: {how}")
-                    case 1:
+                    case "Install the built-in model":
                         await terminal.run_outside([sys.executable, "-m", "agentcli", "local", "install"])
-                    case 2:
+                    case "Use Ollama or LM Studio":
                         if not await self.models.local_models():
                             self.on_notice("No running model found in Ollama or LM Studio. Start one, then try again.")
-                    case 3:
+                    case "Take the tour":
                         await terminal.run_outside([sys.executable, "-m", "agentcli", "demo"])
             except UserError as error:
                 self.on_notice(str(error))

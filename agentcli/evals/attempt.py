@@ -165,7 +165,6 @@ class LocalEngine:
         return self._session(provider, msgspec.structs.replace(config, settings=settings), options)
 
     def _provider(self, task: Task, model: str) -> Provider:
-        """Return the provider of a model; the scripted ones play replies that need no model."""
         match model:
             case "scripted/nothing":
                 return ScriptedProvider([_IDLE_REPLY] * len(task.prompts))

@@ -90,6 +90,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_row(cls, row: dict[str, Any]) -> Self:
+        # Each part takes its own fields from the row.
         return msgspec.convert({**row, "check": row, "spent": row, "work": row}, cls)
 
 

@@ -47,7 +47,7 @@ class ProviderKeys:
         if defaults := _VARIABLES.get(provider):
             key, *tokens = defaults
             return (server.api_key_env or key, *tokens)
-        # `needs_key` is None without a setting. The other PROVIDERS, such as ollama and vertex, take no key.
+        # Those of PROVIDERS that have no defaults, such as ollama, take no key. `needs_key` is None if it is not set.
         takes_key = server.needs_key is not False and provider not in PROVIDERS
         variable = server.api_key_env or preset_rows().get(provider, {}).get("key_env", "")
         return (variable,) if variable and takes_key else ()

@@ -17,8 +17,8 @@ from msgspec import Struct
 
 from agentcli.errors import UsageError
 
-_MAX_MARKDOWN_FILES = 1_000
-_MAX_MARKDOWN_DEPTH = 10
+_MAX_TEXT_FILES = 1_000  # below a folder of commands, skills or the like
+_MAX_TEXT_FILES_DEPTH = 10
 MAX_SMALL_FILE_BYTES = 1024 * 1024
 
 
@@ -113,11 +113,11 @@ def text_files(folder: Path, endings: tuple[str, ...]) -> list[Path]:
     """Return the files with these endings below a folder, sorted and limited. Linked folders are not entered."""
     files: list[Path] = []
     waiting = [(folder, 0)]
-    while waiting and len(files) < _MAX_MARKDOWN_FILES:
+    while waiting and len(files) < _MAX_TEXT_FILES:
         current, depth = waiting.pop()
         with suppress(OSError), os.scandir(current) as entries:  # it may not exist, or not be readable
-            for entry in itertools.islice(entries, _MAX_MARKDOWN_FILES):
-                if entry.is_dir(follow_symlinks=False) and depth < _MAX_MARKDOWN_DEPTH:
+            for entry in itertools.islice(entries, _MAX_TEXT_FILES):
+                if entry.is_dir(follow_symlinks=False) and depth < _MAX_TEXT_FILES_DEPTH:
                     waiting.append((current / entry.name, depth + 1))
                 elif entry.name.endswith(endings) and entry.is_file():
                     files.append(current / entry.name)

@@ -29,7 +29,7 @@ _UNUSED = {  # settings that no longer do anything, and why
     "budgets.fallback_model": "budgets do not switch models",
     "budgets.fallback_at": "budgets do not switch models",
 }
-_ADDED_LISTS = frozenset(("allow", "ask", "deny", "additional_directories", "masked"))  # joined when merged
+_JOINED_LISTS = frozenset(("allow", "ask", "deny", "additional_directories", "masked"))  # joined when merged
 
 
 class SettingsLayer(msgspec.Struct, frozen=True):
@@ -279,13 +279,13 @@ def _line_of(text: str, key: str, *, item: str = "") -> int | None:
     import tomllib
 
     lines = text.splitlines()
-    first = 1  # the line on which the current assignment begins; it may take several lines
-    for last in range(1, len(lines) + 1):  # the key's assignment ends where the lines so far are TOML and have it
-        if lines[last - 1].endswith(",") and "#" not in lines[last - 1]:  # within a list, where parsing would be slow
+    first = 1  # of the lines of the current assignment, which may be several
+    for last in range(1, len(lines) + 1):  # parse ever more lines, until they contain the key
+        if lines[last - 1].endswith(",") and "#" not in lines[last - 1]:  # a list goes on: parsing each line is slow
             continue
         try:
             values = tomllib.loads("\n".join(lines[:last]))
-        except tomllib.TOMLDecodeError:  # the value goes on
+        except tomllib.TOMLDecodeError:  # the assignment goes on
             continue
         if [*_values_at(values, key)]:
             return next((line for line in range(first, last + 1) if item in lines[line - 1]), first)
@@ -354,7 +354,7 @@ def merge_values(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, A
     for key, value in above.items():
         if isinstance(value, Mapping) and isinstance(result.get(key), Mapping):
             result[key] = merge_values(dict(result[key]), value)
-        elif key in _ADDED_LISTS and isinstance(result.get(key), list | tuple):
+        elif key in _JOINED_LISTS and isinstance(result.get(key), list | tuple):
             result[key] = [*result[key], *value]
         elif value is not None:
             result[key] = value

@@ -153,7 +153,7 @@ def parse_value(text: str, key: Sequence[str]) -> Any:
     value: Any = text
     with suppress(ValueError):
         (value,) = tomllib.loads(f"value = {text}").values()
-    if find_error(value, kind) and not find_error(text, kind):
+    if find_error(value, kind) and not find_error(text, kind):  # such as 3 for a setting that is a string
         value = text
     if found := find_error(value, kind, ".".join(key)):
         wrong_key, message = found
@@ -172,8 +172,9 @@ def without_secrets(value: Any, mask: Callable[[str], str] = str) -> Any:
             return shown
         case list() | tuple():
             return [without_secrets(item, mask) for item in value]
-        case str():  # `//user:password@host`, and `?password=…` in an address
-            return mask(re.sub(r"(?<=//)[^/]*@", f"{MASKED}@", re.sub(r"(?<=password=)[^&]*", MASKED, value)))
+        case str():
+            text = re.sub(r"(?<=password=)[^&]*", MASKED, value)  # `?password=…` in an address
+            return mask(re.sub(r"(?<=//)[^/]*@", f"{MASKED}@", text))  # `//user:password@host`
     return value
 
 

@@ -68,11 +68,10 @@ async def _tour(repository: Path, model: str) -> int:
                 view.show(event)
                 if isinstance(event, TurnFailed):
                     raise UserError("The tour stopped early.")
-        return _verify(repository, view)
+        return _run_sample_test(repository, view)
 
 
-def _verify(repository: Path, view: TurnView) -> int:
-    """Run the sample's test, show the outcome, and return the exit code."""
+def _run_sample_test(repository: Path, view: TurnView) -> int:
     command = [sys.executable, "-m", "unittest", "-q"]
     tests = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=False)
     if tests.returncode == 0:

@@ -144,8 +144,7 @@ def blame_app(
 
 
 def _author_object(author: Author | None) -> dict[str, Any]:
-    """Return the JSON fields of a line's author; nulls for a line that no session wrote."""
-    if author is None:
+    if author is None:  # no session wrote the line
         return dict.fromkeys(("session_id", "entry_id", "call_id", "tool", "model", "prompt", "at"))
     call = author.call
     return {
