@@ -88,8 +88,7 @@ class HookSpec(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def note(self) -> str:
         """A sentence about a hook that never runs; empty for all others."""
-        is_unfired = self.event in _TABLE["unfired"]
-        return f"agentcli never fires {self.event}: this hook does not run" if is_unfired else ""
+        return f"agentcli never fires {self.event}: this hook does not run" if self.event in _TABLE["unfired"] else ""
 
     def is_for(self, event: str, subject: str, input: Mapping[str, Any]) -> bool:
         """Return True if the hook applies to an event. If the `subject` is a tool, any of its names may match."""

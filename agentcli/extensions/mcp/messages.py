@@ -27,12 +27,10 @@ class MessageReader:
         try:
             return _sdk_reader.validate_json(data, by_name=by_name)
         except ValidationError as error:
-            text = data.decode(errors="replace") if isinstance(data, bytes) else data
             try:
-                text = json.dumps(json.loads(text), ensure_ascii=False)  # `\ud83d` becomes half of a surrogate pair
+                text = _replace_surrogates(data)
             except RecursionError:  # it is nested too deeply
                 raise error from None
-        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # such a half becomes U+FFFD
         try:
             return _sdk_reader.validate_json(text, by_name=by_name)
         except ValidationError as error:
@@ -43,6 +41,13 @@ class MessageReader:
                         jsonrpc="2.0", id=id, error=types.ErrorData(code=types.PARSE_ERROR, message=message)
                     )
             raise
+
+
+def _replace_surrogates(data: str | bytes) -> str:
+    """Return a JSON text in which U+FFFD replaces each half of a surrogate pair. Raises `ValueError`."""
+    text = data.decode(errors="replace") if isinstance(data, bytes) else data
+    text = json.dumps(json.loads(text), ensure_ascii=False)  # decodes escapes such as `\ud83d`
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def fault_of(error: ValidationError) -> str:

@@ -139,7 +139,7 @@ async def login_auth(
     answers: asyncio.Queue[Mapping[str, str]] = asyncio.Queue()  # a server may want a second login, for more rights
     states: set[str] = set()  # random texts in our requests; an answer that repeats none may be forged
 
-    async def answer_browser(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def on_request(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         line = (await reader.readline()).decode("ascii", errors="replace")  # `GET /callback?code=… HTTP/1.1`
         target = urlsplit(line.split(" ")[1] if line.count(" ") == 2 else "")
         query = {name: values[0] for name, values in parse_qs(target.query).items()}
@@ -160,9 +160,7 @@ async def login_auth(
             raise OAuthFlowError(values.get("error_description") or values.get("error") or "No code received.")
         return auth.AuthorizationCodeResult(code=values["code"], state=values.get("state"), iss=values.get("iss"))
 
-    server = await asyncio.start_server(
-        answer_browser, "127.0.0.1", oauth.get("callbackPort", 0), limit=_MAX_REQUEST_BYTES
-    )
+    server = await asyncio.start_server(on_request, "127.0.0.1", oauth.get("callbackPort", 0), limit=_MAX_REQUEST_BYTES)
     async with server:
         callback = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/callback"
         tokens = LoginTokens(logins, url, ServerLogin(client=_configured_client(oauth, callback)))

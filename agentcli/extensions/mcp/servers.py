@@ -308,9 +308,9 @@ def server_row(server: Server, status: Status) -> str:
     """Return a server as a line of `/mcp`, with its changes and its problem below it."""
     tools = f"{len(server.approved_offer.tools)} tools" if server.approved_offer else "tools not known yet"
     cells = (server.name, status, tools, server.spec.scope, str(server.spec.transport))
-    row = f"  {_MARKS[status]} {' · '.join(cells)}"
     changed = f"\n    changed: {server.describe_changes()}" if server.is_changed else ""
-    return row + changed + (f"\n    {server.problem}" if server.problem else "")
+    problem = f"\n    {server.problem}" if server.problem else ""
+    return f"  {_MARKS[status]} {' · '.join(cells)}{changed}{problem}"
 
 
 def describe_offer(server: Server, status: Status) -> str:

@@ -125,8 +125,7 @@ class Catalog:
         if (skill := find_named(self.by_name, name)) is not None:
             return skill
         source, _, rest = name.partition(":")
-        skills = (*self, *self.shadowed)
-        return next((skill for skill in skills if (skill.source, skill.name) == (source, rest)), None)
+        return next((each for each in (*self, *self.shadowed) if (each.source, each.name) == (source, rest)), None)
 
 
 def format_list(

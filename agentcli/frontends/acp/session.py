@@ -118,8 +118,8 @@ class ClientSession:
             if prompt is None:
                 return _CANCELLED if self._is_cancelled else {"stopReason": "end_turn"}
         else:
-            names = " ".join((parts.text, *parts.links))  # of the files to attach
-            blocks = await asyncio.to_thread(self._host.attach, parts.text, names)
+            typed = " ".join((parts.text, *parts.links))  # names the files to attach
+            blocks = await asyncio.to_thread(self._host.attach, parts.text, typed)
             prompt = Prompt((*blocks, *parts.media))
         await self._wait_for_turns()  # a subagent's report may have started a turn
         if self._is_cancelled:
@@ -145,8 +145,7 @@ class ClientSession:
         """Return the answer to session/prompt for the turn that just ended. Raises `RpcError`."""
         match self._end:
             case events.Done(reason=reason):
-                stop_reason = _STOP_REASONS.get(reason, "end_turn")
-                return {"stopReason": stop_reason, "_meta": {"agentcli": {"reason": reason}}}
+                return {"stopReason": _STOP_REASONS.get(reason, "end_turn"), "_meta": {"agentcli": {"reason": reason}}}
             case events.TurnFailed(error, is_retryable, kind) if not self._is_cancelled:
                 if self._is_refused:
                     self._send(notice(error, "error"))
