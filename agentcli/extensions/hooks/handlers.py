@@ -213,6 +213,7 @@ def answer_in_judgement(spec: HookSpec, text: str) -> EventAnswer:
 
 def _judgements(text: str) -> Iterator[dict[str, Any]]:
     for brace in re.finditer("{", text):
-        with suppress(ValueError, RecursionError):
-            if "ok" in (found := json.JSONDecoder().raw_decode(text, brace.start())[0]):
+        with suppress(ValueError, RecursionError):  # not every brace begins an object
+            found, _ = json.JSONDecoder().raw_decode(text, brace.start())
+            if "ok" in found:
                 yield found

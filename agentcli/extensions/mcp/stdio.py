@@ -95,7 +95,7 @@ async def _write_messages(process: Process, messages: MemoryObjectReceiveStream[
 
 async def _read_messages(
     process: Process,
-    session: MemoryObjectSendStream[SessionMessage | Exception],
+    to_session: MemoryObjectSendStream[SessionMessage | Exception],
     stderr: bytearray,
     on_end: Callable[[str], None],
 ) -> None:
@@ -111,7 +111,7 @@ async def _read_messages(
             except ValueError as error:  # some servers print texts for people to stdout
                 log.warning("not an MCP message: %.200r", line)
                 message = error
-            await session.send(message)
+            await to_session.send(message)
     except ValueError:  # from `readline`
         reason = f"The server wrote a line of more than {MAX_MESSAGE_BYTES // 2**20} MB."
     except (anyio.BrokenResourceError, anyio.ClosedResourceError):  # the session was closed
@@ -121,7 +121,7 @@ async def _read_messages(
     code, last_words = process.returncode, stderr.decode(errors="replace").strip()[-500:]
     reason = reason or (f"The server exited with {code}." if code is not None else "The server closed stdout.")
     on_end(f"{reason} Its last output: {last_words}" if last_words else reason)
-    session.close()
+    to_session.close()
 
 
 async def _collect_stderr(process: Process, stderr: bytearray) -> None:

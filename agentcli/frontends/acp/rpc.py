@@ -55,7 +55,7 @@ class Connection:
         read_lines(input, self._lines)
         while (line := await self._lines.get()) is not None:
             self._receive(line)
-        self.out.stop_holding_back()
+        self.out.stop_backpressure()
         for future in self._requests.values():
             if not future.done():
                 future.set_exception(RpcError(CANCELLED, "The client has disconnected."))
@@ -176,7 +176,7 @@ class Output:
         self._loop = asyncio.get_running_loop()
         self._lines: SimpleQueue[bytes] = SimpleQueue()  # for the thread
         self._unwritten = 0  # bytes of the lines that the thread has not written, because the peer must read first
-        self._holds_back = True  # `wait_for_room` waits for the peer, until the connection ends
+        self._has_backpressure = True  # `wait_for_room` waits for the peer, until the connection ends
         self._has_failed = False  # the peer has closed its end
         self._progress = asyncio.Event()  # set when the thread has written something, or waiting is pointless
         threading.Thread(target=self._write_lines, name="agentcli-stdout", daemon=True).start()
@@ -187,11 +187,11 @@ class Output:
             self._lines.put(line)
 
     async def wait_for_room(self) -> None:
-        while self._unwritten > MAX_UNREAD_BYTES and self._holds_back:
+        while self._unwritten > MAX_UNREAD_BYTES and self._has_backpressure:
             await self._next_progress()
 
-    def stop_holding_back(self) -> None:
-        self._holds_back = False
+    def stop_backpressure(self) -> None:
+        self._has_backpressure = False
         self._progress.set()
 
     async def aclose(self) -> None:
@@ -224,5 +224,5 @@ class Output:
 
     def _fail(self) -> None:
         self._has_failed = True
-        self.stop_holding_back()
+        self.stop_backpressure()
         self._on_failure()
