@@ -347,7 +347,7 @@ class RemoteCommand:
         self._remote: Remote | None = None
         self._lock = asyncio.Lock()  # two commands at once could leave a page that nobody can close
         about = "show this session on a web page"
-        self.command = SlashCommand("remote", about, self._run, "[lan|ADDRESS|off]", is_aside=True, group=PROGRAM)
+        self.command = SlashCommand("remote", about, self._run, "[lan|ADDRESS|off]", is_parallel=True, group=PROGRAM)
 
     async def _run(self, host: CommandHost, argument: str) -> str:
         async with self._lock:

@@ -20,7 +20,7 @@ from agentcli.llm.messages import Text
 def add_plugin_command(commands: CommandSet, plugins: Plugins) -> None:
     help, forms = "show the plugins, turn one on or off", ("", "enable NAME", "disable NAME")
     run = partial(_plugin, plugins)
-    commands.add(SlashCommand("plugin", help, run, "[enable|disable NAME]", is_aside=True, forms=forms))
+    commands.add(SlashCommand("plugin", help, run, "[enable|disable NAME]", is_parallel=True, forms=forms))
 
 
 async def _plugin(plugins: Plugins, host: CommandHost, argument: str) -> Outcome:
@@ -120,7 +120,7 @@ def add_agent_commands(commands: CommandSet, definitions: Iterable[AgentDefiniti
     """Add `/agents` and a command for each kind, called `/agent:NAME` if its name is taken."""
     help, forms = "show, watch, steer or stop subagents", ("", "show ID", "open ID", "tell ID TEXT", "stop ID")
     hint = "[show|open|tell|stop ID]"
-    commands.add(SlashCommand("agents", help, _agents, hint, is_aside=True, forms=forms, group=GROUP))
+    commands.add(SlashCommand("agents", help, _agents, hint, is_parallel=True, forms=forms, group=GROUP))
     for kind in definitions:
         name = f"agent:{kind.name}" if kind.name in commands.names else kind.name
         if not any(letter.isspace() or letter == "/" for letter in name):  # else it could not be typed as a command

@@ -184,7 +184,7 @@ class Dialogue:
                 break
             request = line.request
             typed = self.host.command_in(request.text) if isinstance(request, json_input.CommandControl) else None
-            if typed and isinstance(typed.command, SlashCommand) and typed.command.is_aside:
+            if typed and isinstance(typed.command, SlashCommand) and typed.command.is_parallel:
                 self.parallel_tasks.add(self.spawn(self._handle_line(line)))
             else:
                 await self._handle_line(line)

@@ -108,7 +108,7 @@ class SlashCommand(Struct, frozen=True):
     run: Callable[[CommandHost, str], Awaitable[Outcome]]
     argument: str = ""  # a hint such as "[MODEL]"; empty if the command takes no argument
     aliases: tuple[str, ...] = ()
-    is_aside: bool = False  # the command changes nothing, so later messages need not wait for its end
+    is_parallel: bool = False  # the command changes nothing, so later messages need not wait for its end
     forms: tuple[str, ...] = ()  # the arguments that it takes, for its help
     group: str = "Your own"  # its heading in /help
 

@@ -134,7 +134,7 @@ MODEL_COMMANDS = (
         forms=("", f"{'|'.join(_LEVELS)}|default", "LEVEL keep"),
     ),
     SlashCommand("context", "show what fills the context window", _run_context),
-    SlashCommand("btw", "ask a side question", _run_btw, "QUESTION", aliases=("side",), is_aside=True),
+    SlashCommand("btw", "ask a side question", _run_btw, "QUESTION", aliases=("side",), is_parallel=True),
 )
 
 

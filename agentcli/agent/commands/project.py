@@ -116,7 +116,7 @@ def _existing_folder(cwd: Path, name: str) -> Path:
 
 _REVIEW = partial(_ask_model, "review")
 PROJECT_COMMANDS = (
-    SlashCommand("diff", "show this session's file changes", _run_diff, is_aside=True),
+    SlashCommand("diff", "show this session's file changes", _run_diff, is_parallel=True),
     SlashCommand("review", "have the model review the uncommitted changes, or what you name", _REVIEW, "[WHAT]"),
     SlashCommand("init", "have the model write AGENTS.md for this repository", partial(_ask_model, "init")),
     SlashCommand("add-dir", "add a folder to the workspace", _run_add_dir, "PATH"),

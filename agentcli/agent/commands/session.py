@@ -108,7 +108,7 @@ async def _describe(topic: Topic, host: CommandHost, argument: str) -> Outcome:
 STATUS_COMMANDS = (
     SlashCommand("status", "show the model, the mode, the session and its folders", _run_status),
     SlashCommand("config", "show the settings you changed", partial(_describe, "config"), aliases=("settings",)),
-    SlashCommand("doctor", "check this installation", partial(_describe, "doctor"), is_aside=True),
+    SlashCommand("doctor", "check this installation", partial(_describe, "doctor"), is_parallel=True),
     SlashCommand("hooks", "list the hooks in use", partial(_describe, "hooks")),
     SlashCommand("quit", "exit; the session is saved", _run_quit, aliases=("exit", "q")),
 )

@@ -14,7 +14,7 @@ from agentcli.agent.state import todo_items
 from agentcli.conversation.instructions import git_branch
 from agentcli.errors import ToolError
 from agentcli.frontends.printable import printable, with_tilde
-from agentcli.frontends.terminal.composer import MARKS, Composer, InputContext
+from agentcli.frontends.terminal.composer import INPUT_HINTS, INPUT_MARKS, Composer, InputContext
 from agentcli.frontends.terminal.console import HINT, Console, notification
 from agentcli.frontends.terminal.controller import TerminalController
 from agentcli.frontends.terminal.dialogs import MAX_ROWS_BESIDE, Dialogs
@@ -58,7 +58,8 @@ class TerminalApp:
         self._state_at_rest = "idle"  # reported to the terminal while no turn runs
         self._tick_timer: asyncio.TimerHandle | None = None  # draws the next frame of the spinner
         self._warnings: list[str] | None = []  # held until the first lines are printed, then None
-        self.leave, self.changed, self.show_prompt_sign = console.leave, console.changed, console.changed
+        self.leave, self.draw_soon = console.leave, console.draw_soon
+        self.show_prompt_sign = console.draw_soon  # the input with its sign is always on the screen
         self._labels = labels = KeyLabels(settings.keys)
         self._home = console.environment.get("HOME", "")
         self._view = TurnView(
@@ -74,17 +75,18 @@ class TerminalApp:
         self._has_focus: bool | None = None  # None until the terminal reports it
         self._appearance = Appearance(console, settings.theme, settings.themes)
         encode = Status.to_claude_json if settings.status_format == "claude" else Status.to_json
-        self._status_command = StatusCommand(settings.status_command, console.environment, console.changed, encode)
+        self._status_command = StatusCommand(settings.status_command, console.environment, console.draw_soon, encode)
         self._composer = composer = Composer(console, context, labels)
         composer.session_id = lambda: controller.session.id if controller.has_entries else ""
-        self._dialogs = dialogs = Dialogs(console, controller, composer, notify=partial(self._notify, is_urgent=True))
+        self._dialogs = dialogs = Dialogs(console, controller, composer, notify=partial(self._notify, is_question=True))
         self.ask_secret, self.ask_question = dialogs.ask_secret, dialogs.ask_question
         self.forget_question = dialogs.forget_question
         self._actions = KeyActions(
             console=console, controller=controller, composer=composer, dialogs=dialogs, labels=labels
         )
         console.keys = key_bindings(self._actions)
-        console.area.mark, console.area.placeholder = lambda: MARKS[dialogs.purpose][0], self._placeholder
+        console.area.mark = lambda: INPUT_MARKS[dialogs.purpose]
+        console.area.placeholder = self._placeholder
         for command in screen_commands(controller, opener, console, self._appearance, dialogs):
             commands.add(command)
         arguments = partial(argument_options, controller=controller, opener=opener, appearance=self._appearance)
@@ -104,7 +106,7 @@ class TerminalApp:
         if not opening.cancelled() and (error := opening.exception()) is not None:
             self._console.fail(error)
         else:
-            self.changed()
+            self.draw_soon()
 
     def show_warning(self, text: str) -> None:
         """Print a warning of the runtime; until the session is open, it waits for the first lines to be printed."""
@@ -148,7 +150,7 @@ class TerminalApp:
         if self._tick_timer is None and self._view.activity.is_moving:
             self._tick_timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
         console, dialogs = self._console, self._dialogs
-        hint = MARKS[dialogs.purpose][1] or console.hint.text
+        hint = INPUT_HINTS.get(dialogs.purpose) or console.hint.text
         custom = self._status_command.rows[: 1 if dialogs.is_open else None]  # a question needs the rows
         status = status_rows(self.controller.status, columns, custom=custom, hint=hint, vi_mode=console.vi_mode)
         status = status[: max(0, max_rows - 2)]  # two rows stay for the input or a question
@@ -171,7 +173,7 @@ class TerminalApp:
     def _report_state(self) -> None:
         """Report the state to a terminal that shows the state of programs; in another one, show it in the title."""
         console, dialogs = self._console, self._dialogs
-        is_busy = self.controller.is_busy or self._view.activity.clock.started is not None  # its end was not shown yet
+        is_busy = self.controller.is_busy or self._view.activity.clock.started is not None  # until its end is shown
         state = self._state_at_rest
         if dialogs.purpose == "secret":
             state = "blocked:kind=auth"
@@ -192,7 +194,7 @@ class TerminalApp:
 
     def _tick(self) -> None:
         self._tick_timer = None
-        self._console.changed()
+        self._console.draw_soon()
 
     def _placeholder(self) -> str:
         """Return the text of the empty input: the keys that have an effect now, else a hint for a prompt."""
@@ -212,7 +214,7 @@ class TerminalApp:
         return HINT
 
     def _panel_rows(self, columns: int, max_rows: int) -> list[Row]:
-        """Return the keys, the to-do list or a subagent's transcript, and below it the open list or question."""
+        """Return the help on keys, the to-do list or a subagent's transcript; below it, the open list or question."""
         above = [] if self._dialogs.picker else self._help_and_todo_rows(columns)
         if self._view.opened_agent and not (self._dialogs.is_open or self._actions.shows_keys):
             # A third of the rows stays for the main agent's work and the input.
@@ -221,7 +223,7 @@ class TerminalApp:
         return [*above[: max_rows - len(dialog)], *dialog]
 
     def _help_and_todo_rows(self, columns: int) -> list[Row]:
-        """Return the keys and the to-do list if the person opened them; while a turn runs, the list's open items."""
+        """Return the help on keys and the to-do list if they are open; while a turn runs, at least its open to-dos."""
         lines: list[Row] = []
         if self._actions.shows_keys:
             room = max(10, columns // 3)  # for the keys of an action: a narrow window shows only the first ones
@@ -254,10 +256,10 @@ class TerminalApp:
         if end != "interrupted":
             self._notify("The answer is ready." if end == "done" else "The turn failed.")
 
-    def _notify(self, text: str, *, is_urgent: bool = False) -> None:
+    def _notify(self, text: str, *, is_question: bool = False) -> None:
         """Send a notification unless the window has the focus, or the terminal notifies of reported states itself."""
         # If the terminal does not report the focus, only a question is worth a notification.
-        is_away = self._has_focus is False or (is_urgent and self._has_focus is None)
+        is_away = self._has_focus is False or (is_question and self._has_focus is None)
         method = "off" if self._notifications == "auto" and self._console.shows_status else self._notifications
         if is_away and (codes := notification(text, method, self._console.environment)):
             self._console.write_codes(codes)
@@ -325,7 +327,7 @@ class TerminalApp:
 
     def put_into_input(self, text: str) -> None:
         self._composer.area.set_text(text)
-        self.changed()
+        self.draw_soon()
 
     def return_prompts(self, prompts: Sequence[TypedText]) -> bool:
         """Put prompts back into the input; if it is in use, name the key that does so later, and return False."""
@@ -335,5 +337,5 @@ class TerminalApp:
             return False
         for prompt in reversed(prompts):  # each is put before the later ones
             self._composer.put_before(prompt)
-        self.changed()
+        self.draw_soon()
         return True

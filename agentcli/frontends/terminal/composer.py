@@ -23,13 +23,16 @@ SAVE_DRAFT_AFTER_S = 0.2  # after the first unsaved change
 _NAMED_IMAGE = lazy_pattern(r"(?<!\S)@~?/\S+?\.(?:png|jpe?g|gif|webp)\b", re.IGNORECASE)
 # What the input is used for: for a question, the answer, a denial in words, comments on a plan's lines, or a rule.
 Purpose = Literal["prompt", "answer", "denial", "plan_comment", "rule", "secret"]
-MARKS: dict[Purpose, tuple[str, str]] = {  # the mark before the input, and a hint
-    "prompt": ("› ", ""),
-    "answer": ("answer: ", "Enter to send to the model · Esc to go back"),
-    "denial": ("No, because: ", "Enter to send to the model · Esc to go back"),
-    "plan_comment": ("comment: ", "Enter to keep the comment · Esc to go back"),
-    "rule": ("rule: ", "Enter to use this rule · Esc to go back"),
-    "secret": ("key: ", "Enter to use this key · Esc to go back"),
+INPUT_MARKS: dict[Purpose, str] = {
+    "prompt": "› ", "answer": "answer: ", "denial": "No, because: ", "plan_comment": "comment: ", "rule": "rule: ",
+    "secret": "key: ",
+}  # fmt: skip
+INPUT_HINTS: dict[Purpose, str] = {
+    "answer": "Enter to send to the model · Esc to go back",
+    "denial": "Enter to send to the model · Esc to go back",
+    "plan_comment": "Enter to keep the comment · Esc to go back",
+    "rule": "Enter to use this rule · Esc to go back",
+    "secret": "Enter to use this key · Esc to go back",
 }
 
 

@@ -79,7 +79,7 @@ class Console:
         self.output = Vt100_Output.from_pty(sys.stdout, term=environment.get("TERM"))
         self.screen = Screen(self.output, theme, self._draw, environment=environment, draw_later=self._draw_later)
         self.area = PromptArea(placeholder=lambda: HINT)
-        self.hint = Hint(self.area.buffer, self.changed)
+        self.hint = Hint(self.area.buffer, self.draw_soon)
         self.keys = self._first_keys()
         self._input = TerminalInput(sys.stdin, self._handle_report)
         self.app: Application[None] = Application(
@@ -125,7 +125,7 @@ class Console:
             self.write_codes(QUESTIONS)
         try:
             self._view = await load()
-            self.changed()
+            self.draw_soon()
         except Exception as error:  # noqa: BLE001 - raised again once the terminal is restored
             self.fail(error)
 
@@ -188,9 +188,9 @@ class Console:
         if banner and not is_banner:
             self.screen.print([*chain.from_iterable((*row, ("", "\n")) for row in banner if row), ("", "\n")])
         self.screen.print(fragments)
-        self.changed()
+        self.draw_soon()
 
-    def changed(self) -> None:
+    def draw_soon(self) -> None:
         """Draw a frame soon; at most thirty a second."""
         self._draw_later(self._last_frame + FRAME_S - asyncio.get_running_loop().time())
 
@@ -260,7 +260,7 @@ class Console:
             self.screen.synchronizes = report[6] in "123"  # 0 means unknown, 4 permanently off (DECRPM)
         elif report.startswith("7501;?"):
             self.shows_status = True
-            self.changed()
+            self.draw_soon()
         elif self._view is not None:
             self._view.handle_report(report)
         else:
@@ -272,7 +272,7 @@ class Console:
         self.app.suspend_to_background()
 
     async def lend_to(self, program: Awaitable[T]) -> T:
-        """Leave the terminal to another program until its end; it is cancelled if ours is left meanwhile."""
+        """Leave the terminal to another program until its end; `leave` cancels that program."""
         async with in_terminal():
             self.screen.finish()
             self._lent_to = asyncio.current_task()
@@ -285,8 +285,8 @@ class Console:
 class Hint:
     """The hint in the status line; it disappears after some seconds, or when the input changes."""
 
-    def __init__(self, buffer: Buffer, changed: Callable[[], None]) -> None:
-        self._changed = changed
+    def __init__(self, buffer: Buffer, draw_soon: Callable[[], None]) -> None:
+        self._draw_soon = draw_soon
         buffer.on_text_changed += self._forget
         self._text, self._until = "", 0.0
 
@@ -299,8 +299,8 @@ class Hint:
 
     def show(self, text: str, seconds: float = 4.0) -> None:
         self._text, self._until = printable(text), time.monotonic() + seconds
-        self._changed()
-        asyncio.get_running_loop().call_later(seconds + 0.05, self._changed)
+        self._draw_soon()
+        asyncio.get_running_loop().call_later(seconds + 0.05, self._draw_soon)
 
 
 def notification(text: str, method: str, environment: Mapping[str, str]) -> str:

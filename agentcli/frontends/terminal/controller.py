@@ -155,7 +155,7 @@ class TerminalController(OpenerHost):
             except Exception as bug:  # a bug in a view must not stop the screen from updating
                 log.exception("an event could not be shown: %r", event)
                 self._print_bug(bug)
-            self._terminal.changed()
+            self._terminal.draw_soon()
 
     def _react(self, event: events.Event) -> None:
         """Update everything but the transcript after an event: questions, the status line, the input."""
@@ -241,21 +241,21 @@ class TerminalController(OpenerHost):
                 return
             command, argument = parsed
             self.view.begin_prompt(shown)
-            if not command.is_aside:
+            if not command.is_parallel:
                 await self._run_command(command, argument, queue=queue)
-        if command.is_aside:  # outside the lock: later texts do not wait for it
+        if command.is_parallel:  # outside the lock: later texts do not wait for it
             await self._run_command(command, argument, queue=queue)
 
     async def _run_command(self, command: SlashCommand, argument: str, *, queue: bool) -> None:
         self.view.activity.commands[command.name] = time.monotonic()
-        self._terminal.changed()
+        self._terminal.draw_soon()
         try:
             outcome = await self.run_command(command, argument)
         finally:
             self.view.activity.commands.pop(command.name, None)
         match outcome:
-            case AsPrompt(text, model, more):
-                content = (*self._opener.attach(text, self.session, typed=text), *more)
+            case AsPrompt(text, model, foreign_texts):  # in a foreign text, `@file` attaches nothing
+                content = (*self._opener.attach(text, self.session, typed=text), *foreign_texts)
                 self._sent.append((content, TypedText(f"/{command.name} {argument}".rstrip())))
                 self._send(content, shown="", queue=queue, model=model)  # the typed command is printed already
             case None:
@@ -263,7 +263,7 @@ class TerminalController(OpenerHost):
             case _ if outcome:
                 self.view.print_outcome(outcome)
         self._status.refresh()
-        self._terminal.changed()
+        self._terminal.draw_soon()
         if not self.session.is_busy:
             self._terminal.show_prompt_sign()
 
@@ -311,7 +311,7 @@ class TerminalController(OpenerHost):
             except Exception as bug:  # a command's error must not vanish with its task
                 log.exception("what was typed could not be done")
                 self._print_bug(bug)
-            self._terminal.changed()
+            self._terminal.draw_soon()
 
         start_in_background(run(), self._tasks)
 
@@ -383,5 +383,5 @@ class TerminalController(OpenerHost):
         self._named_jobs |= {job.id for job in jobs}
         subject, them = ("A job is", "it") if len(jobs) == 1 else (f"{len(jobs)} jobs are", "them")
         self.view.print_line(f"{subject} still running: {describe_jobs(jobs)}. Leave again to stop {them}.", "warning")
-        self._terminal.changed()
+        self._terminal.draw_soon()
         return True

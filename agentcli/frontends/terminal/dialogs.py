@@ -87,7 +87,7 @@ class Dialogs:
         self._stop_showing()  # prints held output, which may explain the list; the question returns after it
         self._picker, self._list_result = picker, asyncio.get_running_loop().create_future()
         self._list_result.add_done_callback(lambda _: self._show_question())
-        self._console.changed()
+        self._console.draw_soon()
         return self._list_result
 
     def close_list(self, *, chooses: bool = False) -> None:
@@ -123,7 +123,7 @@ class Dialogs:
 
     def _show_question(self) -> None:
         """Show the first question. It waits for an open list or a secret, which would separate it from its choices."""
-        self._console.changed()
+        self._console.draw_soon()
         panel = self.panel
         if panel is not self._shown_panel:
             self._stop_showing()
@@ -151,7 +151,7 @@ class Dialogs:
     def _start_reading(self, after_s: float = 0.0) -> None:
         """Take no answer until the person can have read the question; its choices are muted until then."""
         self._shown_at = time.monotonic() + after_s
-        asyncio.get_running_loop().call_later(after_s + REACTION_S + 0.02, self._console.changed)
+        asyncio.get_running_loop().call_later(after_s + REACTION_S + 0.02, self._console.draw_soon)
 
     def _print_preview(self, panel: QuestionPanel, fragments: list[Fragment], max_rows: int = 0) -> None:
         """Print the beginning of a preview, `max_rows` or, for 0, as much as fits into the window; keys print more."""
@@ -207,14 +207,14 @@ class Dialogs:
                 self._area.replace_text(self._draft + self._area.buffer.text)
                 self._area.buffer.cursor_position = len(self._area.buffer.text)
                 self._draft = ""
-        self._console.changed()
+        self._console.draw_soon()
 
     def forget_question(self, id: str) -> None:
         """Withdraw a question that was decided elsewhere; an answer being typed becomes part of the prompt."""
         before = self.panel
         self._panels = [panel for panel in self._panels if panel.question.id != id]
         if before is not None and before is not self.panel:
-            self._letters.drop()
+            self._letters.forget_held()
             if self.purpose in ("denial", "answer"):
                 self._draft += self._area.buffer.text
             if self.purpose != "secret":
@@ -246,7 +246,8 @@ class Dialogs:
         self.start_answer(panel.text_purpose, text or (panel.review.comment if panel.review else ""))
 
     def paste(self, data: str) -> None:
-        self._begin_answer_or_message(self._letters.drop())
+        self._begin_answer_or_message(self._letters.held)
+        self._letters.forget_held()
         self._composer.paste(data)
         self.is_writing_message &= bool(self._area.buffer.text)  # an empty paste begins no message
 
@@ -256,7 +257,7 @@ class Dialogs:
         self._console.hint.show("", 0.0)  # removes the last hint
         if key == "enter" and self._letters.take_enter(panel):
             return
-        self._letters.drop()
+        self._letters.forget_held()
         self._enter_answers |= key != "enter"  # a person who presses another key is looking at the question
         match key:
             case "enter" if not self._enter_answers:
@@ -278,7 +279,7 @@ class Dialogs:
 
     def decide(self, choice: Choice) -> None:
         """Answer the question, or open what leads to its answer: the input, the hunks or the editor."""
-        self._letters.drop()
+        self._letters.forget_held()
         if not self.takes_keys:  # the choice is a held letter's, and something else has got the keys meanwhile
             return
         panel = self._panels[0]

@@ -62,7 +62,7 @@ class KeyActions(Struct, eq=False, kw_only=True):
         return self.dialogs.picker
 
     @property
-    def is_busy(self) -> bool:
+    def can_interrupt(self) -> bool:
         return self.controller.is_busy or self.activity.is_busy
 
     @property
@@ -159,7 +159,7 @@ class KeyActions(Struct, eq=False, kw_only=True):
             self.controller.view.opened_agent = ""
         elif self.shows_todo:
             self.shows_todo = False
-        elif self.is_busy:
+        elif self.can_interrupt:
             self.controller.interrupt()
         elif not is_second:
             self._pressed["escape"] = time.monotonic()
@@ -179,7 +179,7 @@ class KeyActions(Struct, eq=False, kw_only=True):
             self.dialogs.close_list()
         elif self.dialogs.purpose != "prompt":
             self.dialogs.end_answer()
-        elif self.is_busy:
+        elif self.can_interrupt:
             self.controller.interrupt()
             self._pressed.clear()  # a second, impatient Ctrl-C is not meant to leave
         elif self.buffer.text:
@@ -276,7 +276,7 @@ def _input_bindings(actions: KeyActions, when: _When) -> Iterator[Binding]:
     can_queue = when.is_busy & ~when.is_empty & ~when.input_takes_answer
     can_complete = ~when.is_busy & ~when.input_takes_answer
     yield from (
-        (("c-o", "c-z", "pageup", "pagedown"), lambda: None, Always()),  # prompt_toolkit's would change the text
+        (("c-o", "c-z", "pageup", "pagedown"), lambda: None, Always()),  # else prompt_toolkit's own would act
         ("newline", lambda: buffer.insert_text("\n"), when.input_takes_keys),
         ("send", actions.enter, when.has_no_menu),
         ("send", actions.accept_with_menu, when.has_menu),

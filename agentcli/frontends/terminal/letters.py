@@ -27,16 +27,16 @@ class TypedLetters:
         self.held, self._are_early = letters, is_early
         self._timer = asyncio.get_running_loop().call_later(for_s, self.answer_with_held, panel)
 
-    def drop(self) -> str:
-        held, self.held = self.held, ""
+    def forget_held(self) -> None:
+        self.held = ""
         if self._timer is not None:
             self._timer.cancel()
-        return held
 
     def answer_with_held(self, panel: QuestionPanel) -> None:
         """Answer with the held letter, unless it was typed too early to be meant for this question."""
-        choice = panel.choice_for(self.drop()[-1:])  # a repeated letter is held twice
-        self._console.changed()
+        choice = panel.choice_for(self.held[-1:])  # a repeated letter is held twice
+        self.forget_held()
+        self._console.draw_soon()
         if choice is not None and not self._are_early:
             self._decide(choice)
 
@@ -49,8 +49,9 @@ class TypedLetters:
 
     def type(self, panel: QuestionPanel, text: str, *, is_early: bool) -> None:
         """Handle a typed character: alone it may be an answer; with others it begins a text, except at a hunk."""
-        held, choice = self.drop(), panel.choice_for(text)
+        held, choice = self.held, panel.choice_for(text)
         held_choice = None if self._are_early else panel.choice_for(held)
+        self.forget_held()
         if isinstance(panel.review, HunkReview) and text != "/":  # a command is typed in the input
             self._type_at_hunk(panel, held, text)
         elif held_choice is not None and held_choice.id == "hunks" and text in ("y", "n"):

@@ -281,9 +281,8 @@ class QuestionPanel:
         return [*head, *rows[first : first + room], *below]
 
     def _choice_rows(self, choices: Sequence[Choice], columns: int, *, is_ready: bool = True) -> list[Row]:
-        marked = (
-            None if isinstance(self.review, reviews.PlanComments) else self.selected
-        )  # a plan's line is marked instead
+        # While lines of a plan are commented on, one of them is marked instead of a choice.
+        marked = None if isinstance(self.review, reviews.PlanComments) else self.selected
         rows: list[Row] = []
         for choice in choices:
             mark, label_role = (reviews.MARK, "selected") if choice == marked else (("", " "), "")

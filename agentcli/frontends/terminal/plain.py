@@ -95,8 +95,8 @@ class PlainTerminal(TerminalActions):
         data = b""
         with suppress(OSError):
             data = os.read(self._stdin, 65_536)
-        if not data:  # Ctrl-D, or the end of a pipe, which is read again at once: this repetition leaves despite jobs
-            self._controller.leave()
+        if not data:  # Ctrl-D or the end of a pipe
+            self._controller.leave()  # a pipe's end is read again, and this second request leaves even with jobs
             if not self._leaving.is_set():
                 self.show_prompt_sign()
             return
@@ -129,9 +129,8 @@ class PlainTerminal(TerminalActions):
         commands = self._controller.commands  # a mistyped one may be an answer to the model, such as /srv
         is_model_question = isinstance(panel.question, Question)
         if not choice and (commands.is_known(line) if is_model_question else commands.is_command(line)):
-            effect = "skips it" if is_model_question else "declines"
-            text = f"Answer the question first (Enter {effect}), then type {line} again.\n"
-            self._view.print_question([("warning", text)])
+            enter = "Enter skips it" if is_model_question else "Enter declines"
+            self._view.print_question([("warning", f"Answer the question first ({enter}), then type {line} again.\n")])
             self._print_choices(panel)
             return
         self._panels.pop(0)
@@ -227,7 +226,8 @@ class PlainTerminal(TerminalActions):
         if self._panels[:1] != before[:1]:  # the question on the screen was withdrawn
             self._show_question()
 
-    def changed(self) -> None:
+    def draw_soon(self) -> None:
+        """Print the permission mode if it has changed; leave if nobody reads the output any more."""
         if self._output.is_gone:
             self.leave()
         if (mode := self._controller.status.mode) != self._mode:
@@ -238,8 +238,8 @@ class PlainTerminal(TerminalActions):
         self._output.print([("", "› ")])
 
     def turn_ended(self, end: TurnEnd) -> None:
-        """Withdraw the turn's questions; a queued message begins the next turn at once."""
-        still_open = self._controller.session.open_questions  # questions of background agents
+        """Withdraw the turn's questions, not background agents'; a queued message begins the next turn at once."""
+        still_open = self._controller.session.open_questions
         self._panels = [panel for panel in self._panels if panel.question.id in still_open]
         if not self._panels:
             self._view.end_question()

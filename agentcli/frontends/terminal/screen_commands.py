@@ -58,8 +58,11 @@ class Appearance:
 def screen_commands(
     controller: TerminalController, opener: TerminalOpener, console: Console, appearance: Appearance, dialogs: Dialogs
 ) -> Sequence[SlashCommand]:
-    theme, copy = partial(_theme, appearance=appearance), partial(_copy, console=console)
-    find, login = partial(_find, controller=controller, dialogs=dialogs), lambda _, name: controller.log_in(name)
+    find = partial(_find, controller=controller, dialogs=dialogs)
+    theme = partial(_theme, appearance=appearance)
+
+    async def login(host: CommandHost, provider: str) -> str:
+        return await controller.log_in(provider)
 
     async def logout(host: CommandHost, provider: str) -> str:
         if not provider:
@@ -67,8 +70,8 @@ def screen_commands(
         return opener.forget_key(provider)
 
     return (
-        SlashCommand("copy", "copy an answer's Markdown", copy, "[N]", group="Conversation"),
-        SlashCommand("find", "search this session's text", find, "[WORDS]", group="Conversation", is_aside=True),
+        SlashCommand("copy", "copy an answer's Markdown", partial(_copy, console=console), "[N]", group="Conversation"),
+        SlashCommand("find", "search this session's text", find, "[WORDS]", group="Conversation", is_parallel=True),
         SlashCommand("login", "enter a provider's API key", login, "[PROVIDER]", group="Model"),
         SlashCommand("logout", "remove a provider's API key", logout, "PROVIDER", group="Model"),
         trust_command(controller, opener),
@@ -80,7 +83,7 @@ def trust_command(controller: TerminalController, opener: TerminalOpener) -> Sla
     async def trust(host: CommandHost, argument: str) -> str:
         controller.require_idle()
         review = await asyncio.to_thread(opener.review_project)
-        if isinstance(review, str):
+        if isinstance(review, str):  # there is nothing to trust
             return review
         shown, accept = review
         controller.view.print_line(f"{shown}\n")
@@ -96,7 +99,8 @@ def trust_command(controller: TerminalController, opener: TerminalOpener) -> Sla
 
 async def _theme(host: CommandHost, argument: str, appearance: Appearance) -> str:
     """Use a theme in this session or, with `NAME keep`, from now on; without a name, let the person choose."""
-    (choice, keeps), names = split_keep(argument), list(appearance.themes)
+    choice, keeps = split_keep(argument)
+    names = list(appearance.themes)
     if not choice:
         options = [(name, THEMES_IN_WORDS.get(name, "your own")) for name in names]
         current = names.index(appearance.choice) if appearance.choice in names else None

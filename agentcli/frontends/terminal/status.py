@@ -78,8 +78,8 @@ class TerminalActions(Protocol):
     def session_opened(self) -> None:
         """Withdraw the previous session's questions: another session is shown from now on."""
 
-    def changed(self) -> None:
-        """Draw again soon."""
+    def draw_soon(self) -> None:
+        """Show soon what has changed."""
 
     def turn_ended(self, end: TurnEnd) -> None:
         """React to the end of a turn; "auth" stands for a rejected key."""
@@ -249,10 +249,11 @@ class StatusCommand:
         self,
         command: str,
         environment: Mapping[str, str],
-        changed: Callable[[], None],
+        draw_soon: Callable[[], None],
         encode: Callable[[Status], bytes],
     ) -> None:
-        self._command, self._environment, self._changed, self._encode = command.strip(), environment, changed, encode
+        self._command, self._environment = command.strip(), environment
+        self._draw_soon, self._encode = draw_soon, encode
         self._status: Status | None = None  # the figures of the newest run
         self._running: asyncio.Task[None] | None = None
         self.rows: list[Row] = []
@@ -281,7 +282,7 @@ class StatusCommand:
         except OSError:  # there is no shell; the next change of the figures tries again
             output = ""
         self.rows = coloured_rows(output)
-        self._changed()
+        self._draw_soon()
 
 
 class SessionStatus:
@@ -310,7 +311,7 @@ class SessionStatus:
             cache_lives_s = reply.time + TIME_TO_LIVE_S - time.time()
         before, self.status = self.status, self._read(now, is_cold=cache_lives_s <= 0)
         if self.status != before:
-            self._terminal.changed()
+            self._terminal.draw_soon()
         self.stop_timer()
         wait_s = cache_lives_s + 1 if cache_lives_s > 0 else math.inf  # no check once the cache has expired
         if self._print_job_ends(now) or self.status.jobs:

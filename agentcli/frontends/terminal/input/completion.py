@@ -145,8 +145,7 @@ class FileIndex:
 
 async def ripgrep_files(root: Path) -> Sequence[str]:
     """List the files below `root` that no ignore rule hides, relative to it. Raises `ToolError` and `OSError`."""
-    flags = "--no-config --no-messages --no-require-git --files --hidden --null --glob=!.git".split()
-    argv = [find_rg(), *flags]
+    argv = [find_rg(), *"--no-config --no-messages --no-require-git --files --hidden --null --glob=!.git".split()]
     end = await run_short_program(argv, timeout_s=LISTING_TIMEOUT_S, max_bytes=MAX_LISTED_BYTES, cwd=root)
     listed = end.stdout.decode(errors="replace").split("\0")[:-1]
     return await asyncio.to_thread(lambda: [name for name in listed if not _UNSHOWABLE.search(name)])
@@ -192,4 +191,4 @@ class _Pattern:
             is_best, is_good = path.startswith(query) or f"/{query}" in path, bool(self._folders.search(path))
         else:
             is_best, is_good = path.startswith(query, name_start), path.find(query, name_start) >= 0
-        return (is_best, is_good, query in path, True).index(True)
+        return (is_best, is_good, query in path, True).index(True)  # the first that is true

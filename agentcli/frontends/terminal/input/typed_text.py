@@ -204,9 +204,9 @@ class ProjectHistory:
     def load(self) -> None:
         """Read the file, if that has not been done. May be called from any thread."""
         if self._stored is None:
-            entries = itertools.islice((entry for entry, _ in itertools.groupby(self._read())), MAX_ENTRIES)
+            distinct = (entry for entry, _ in itertools.groupby(self._read()))  # without repetitions in a row
             # The file may already contain prompts of this session.
-            self._stored = [entry for entry in entries if entry not in self._sent]
+            self._stored = [entry for entry in itertools.islice(distinct, MAX_ENTRIES) if entry not in self._sent]
 
     @property
     def entries(self) -> Sequence[TypedText]:
@@ -254,7 +254,8 @@ def _read_tail(file: Path) -> bytes:
 
 def _append(file: Path, line: bytes) -> None:
     """Append a line; trim a file that is too large, if no other process writes to it."""
-    lock, is_locked = FileLock(file.with_name(f"{file.name}.lock"), timeout_s=LOCK_TIMEOUT_S, poll_s=0.005), False
+    lock = FileLock(file.with_name(f"{file.name}.lock"), timeout_s=LOCK_TIMEOUT_S, poll_s=0.005)
+    is_locked = False
     with suppress(OSError):  # the person is waiting, and some file systems have no locks
         lock.acquire()
         is_locked = True
@@ -273,7 +274,7 @@ def _append(file: Path, line: bytes) -> None:
 MAX_SESSIONS = 50  # of one directory at the same time; one more has no draft
 
 
-def drafts_of(folder: Path, cwd: Path, *, takes_old_draft: bool = True) -> "Drafts | None":
+def drafts_of(folder: Path, cwd: Path, *, takes_old_draft: bool) -> "Drafts | None":
     """Return a place for drafts in a directory that no running session uses; None if there is none."""
     # With `takes_old_draft`, it may have a text already, from a session that ended before its first prompt.
     key = hashlib.sha256(os.fsencode(cwd)).hexdigest()[:16]

@@ -163,17 +163,17 @@ class Screen(Renderer):
 
     def _redraw_changed(self, rows: list[Row], cursor: tuple[int, int]) -> list[str]:
         """Return the codes that update the region on the screen, each row from its first difference on."""
-        # `at` and `column` are the cell of the terminal's cursor; a `column` of -1 is unknown.
         out: list[str] = []
-        at, column, old_rows = self._cursor_row, self._cursor_column, self._shown_rows
+        # The cell of the terminal's cursor while the codes act; a column of -1 is unknown.
+        at_row, at_column, old_rows = self._cursor_row, self._cursor_column, self._shown_rows
         if (added := len(rows) - len(old_rows)) > 0:  # line ends at the bottom make room for more rows
-            out += [down(len(old_rows) - 1 - at), "\n" * added]
-            at, column = len(rows) - 1, 0
+            out += [down(len(old_rows) - 1 - at_row), "\n" * added]
+            at_row, at_column = len(rows) - 1, 0
             same_below = fragments.common_length(rows[::-1], old_rows[::-1])
             first_below = len(old_rows) - same_below
             if same_below:  # these rows only move down
                 out += [up(same_below + added - 1), f"\x1b[{added}L"]
-                at = first_below
+                at_row = first_below
             old_rows = [*old_rows[:first_below], *([] for _ in range(added)), *old_rows[first_below:]]
         for number, (old_row, row) in enumerate(zip(old_rows, rows, strict=False)):
             if row == old_row:
@@ -182,17 +182,17 @@ class Screen(Renderer):
             # When tmux rewraps a line, it treats cells that were erased from the middle on as a part of the line.
             redraws_row = (self._reflows and is_shorter) or _may_differ_in_width(old_row) or _may_differ_in_width(row)
             same_columns, rest = (0, row) if redraws_row else _difference(old_row, row)
-            out.append(down(number - at))
-            out += [to_column(same_columns)] if same_columns != column else []
+            out.append(down(number - at_row))
+            out += [to_column(same_columns)] if same_columns != at_column else []
             out += [ERASE_RIGHT if redraws_row else "", self._painted(rest)]
             if is_shorter and not redraws_row:
                 out.append(ERASE_RIGHT)
-            at, column = number, -1
+            at_row, at_column = number, -1
         if len(old_rows) > len(rows):
-            out += [down(len(rows) - at), ERASE_BELOW]
-            at, column = len(rows), 0
-        if rows and (at != cursor[0] or column != cursor[1]):
-            out += [down(cursor[0] - at), to_column(cursor[1])]
+            out += [down(len(rows) - at_row), ERASE_BELOW]
+            at_row, at_column = len(rows), 0
+        if rows and (at_row != cursor[0] or at_column != cursor[1]):
+            out += [down(cursor[0] - at_row), to_column(cursor[1])]
         self._shown_rows, (self._cursor_row, self._cursor_column) = rows, cursor
         return out
 

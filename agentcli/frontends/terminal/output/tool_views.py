@@ -12,7 +12,7 @@ from agentcli.conversation.evidence import Claim
 from agentcli.conversation.history import shorten
 from agentcli.frontends.printable import exposed, printable
 from agentcli.frontends.terminal.text.code import diff_fragments
-from agentcli.frontends.terminal.text.fragments import Fragment, clipped, plain, row_width, width, wrapped
+from agentcli.frontends.terminal.text.fragments import Fragment, clipped, plain, width, wrapped
 from agentcli.patterns import lazy_pattern
 from agentcli.tools.builtin.toolset import TodoItem
 from agentcli.tools.command import STOPPED_CODES, BackgroundJob
@@ -108,7 +108,7 @@ def _call_line(event: ToolFinished, title: str, columns: int, *, is_started_job:
     line = [sign, ("", " "), *shown_title, ("muted", outcome)]
     if is_agent:
         return [*clipped(line, columns), ("", "\n")]
-    return wrapped([*line, ("", "\n")], columns, hang=2) if row_width(line) > columns else [*line, ("", "\n")]
+    return wrapped([*line, ("", "\n")], columns, hang=2)
 
 
 def _error_body(event: ToolFinished, title: str, columns: int, unfold_hint: str) -> list[Fragment]:
@@ -173,19 +173,18 @@ _REASONS = {
 
 def describe_claim(claim: Claim) -> Fragment:
     """Return a claim's subject (its words if it names no file or command), and how the log bears the claim out."""
+    if claim.kind == "unchecked":  # the text says that no claim could be checked
+        return "warning", claim.text
     topic, _, outcome = claim.kind.partition("_")  # such as "tests" and "pass"
-
     words = exposed(shorten(" ".join((claim.subject or f"“{claim.text}”").split()), MAX_QUOTED_CHARS))
     subject = words if claim.subject or topic in ("file", "command") else topic
     if claim.verdict == "verified":
         outcome = re.sub(r"(?<=pass|fail)(?:es|s)?$", "ed", outcome)  # `passes` becomes `passed`
-        return "ok", subject if subject.startswith("“") else f"{subject} {outcome}"
+        return "ok", subject if subject.startswith("“") else f"{subject} {outcome}"  # quoted words have the outcome
     # A no-break space keeps the mark and the subject in one row.
     if claim.verdict == "refuted":
         file_state = "changed" if outcome == "unchanged" else f"not {outcome}"
         return "error", f"✗\xa0{subject}: {file_state if topic == 'file' else 'the log says otherwise'}"
-    if not outcome:  # "unchecked": the text says that no claim could be checked
-        return "warning", claim.text
     without_entries, with_entries = _REASONS.get(outcome) or _REASONS.get(topic, _REASONS["checks"])
     return "warning", f"?\xa0{subject}: {with_entries if claim.entries else without_entries}"
 

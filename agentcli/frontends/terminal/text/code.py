@@ -196,7 +196,8 @@ def diff_fragments(
     """
     lines = diff.removesuffix("\n").split("\n") if diff else []
     rows = _read_diff(lines)
-    shown, hidden = list(islice(rows, max_lines)), sum(1 for _ in rows)  # the second reads what the first has left
+    shown = list(islice(rows, max_lines))
+    hidden = sum(1 for _ in rows)  # the rows that `shown` has left in the iterator
     texts = [_shown_text(row) for row in shown]
     changed_words = _changed_words(shown, texts)
     digits = len(str(max((row.new or row.old or 1 for row in shown), default=1)))

@@ -106,22 +106,26 @@ class Theme:
         `shown_as` is a changed line, its + or - (`_sign`), words in it that differ (`_word`), or a prompt ("said"). A
         person's own colour for it takes the place of the background and of the syntax.
         """
-        attributes = [str(number) for role in roles for number in _ATTRIBUTES.get(role, ())]
+        codes = [str(number) for role in roles for number in _ATTRIBUTES.get(role, ())]
         is_word = shown_as.endswith("_word")
         own = self._own_code(shown_as)
-        if self.palette not in CHANGE_BACKGROUNDS or own:
-            code = (own or _colour_code(self._colours[_ROLE_COLOURS[shown_as]])) if self.palette != "none" else ""
-            return ";".join(part for part in (str(REVERSE) if is_word else "", *attributes, code) if part)
+        if own or self.palette not in CHANGE_BACKGROUNDS:
+            codes = [str(REVERSE), *codes] if is_word else codes
+            if self.palette != "none":
+                codes.append(own or _colour_code(self._colours[_ROLE_COLOURS[shown_as]]))
+            return ";".join(codes)
         backgrounds, text_palette, word_colour = CHANGE_BACKGROUNDS[self.palette]
-        # The last role wins, such as "said" in "prompt said", unless the person has set the colour of another one only.
-        syntax = [role for role in reversed(roles) if role in _ROLE_COLOURS and role not in ("added", "removed")]
-        own_syntax = next((self._own[role] for role in syntax if role in self._own), "")
-        code = _colour_code(word_colour) if is_word else own_syntax
-        if syntax and not code:
-            code = _colour_code(PALETTES[text_palette][_ROLE_COLOURS[syntax[0]]])
+        coloured_roles = [role for role in roles if role in _ROLE_COLOURS and role not in ("added", "removed")]
+        own_colours = [self._own[role] for role in coloured_roles if role in self._own]
+        if is_word:
+            codes.append(_colour_code(word_colour))
+        elif own_colours:
+            codes.append(own_colours[-1])
+        elif coloured_roles:
+            codes.append(_colour_code(PALETTES[text_palette][_ROLE_COLOURS[coloured_roles[-1]]]))
         index, rgb = backgrounds[shown_as.removesuffix("_sign")]  # a sign has the background of its line
-        background = "48;2;{};{};{}".format(*rgb) if self._is_true_colour else f"48;5;{index}"
-        return ";".join(part for part in (*attributes, code, background) if part)
+        codes.append("48;2;{};{};{}".format(*rgb) if self._is_true_colour else f"48;5;{index}")
+        return ";".join(codes)
 
     def paint(self, fragments: Iterable[Fragment]) -> str:
         """Return text with codes; it ends in the terminal's own look."""
