@@ -230,8 +230,7 @@ class TerminalApp:
             keys = [(join_fitting(labels, room, ", ") or labels[0], text) for labels, text in self._labels.help()]
             width = max(len(names) for names, _ in keys) + 2
             for names, text in keys:
-                row: Row = [("accent", f"  {names:<{width}}"), ("muted", text)]
-                lines += in_rows(row, columns, hang=width + 2)
+                lines += in_rows([("accent", f"  {names:<{width}}"), ("muted", text)], columns, hang=width + 2)
         if self._actions.shows_todo:
             lines += todo_lines(self._todo_items()) or [[("muted", "  No to-do list yet.")]]
         elif self.controller.is_busy and not self._dialogs.is_open and self._dialogs.purpose == "prompt":

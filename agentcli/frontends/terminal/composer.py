@@ -155,7 +155,7 @@ class Composer:
             self.area.buffer.cursor_position = span[1] if ahead else span[0]
 
     def stash(self) -> None:
-        """Put the text aside; with an empty input, bring the newest one back."""
+
         if self.area.buffer.text:
             self._stash.append(self.typed)
             self.area.set_text("")
@@ -203,9 +203,8 @@ class Composer:
         if self._drafts is not None:
             self._disk.submit(self._drafts.save, TypedText(""), self.session_id())
 
-    async def edit_outside(self) -> None:
-        """Let the person edit the text in their editor, with the contents of pastes in place of their tokens."""
-        before = self.typed.expand()
+    async def edit_in_editor(self) -> None:
+        before = self.typed.expand()  # an editor shows the contents of pastes in place of their tokens
         after = await self._console.lend_to(edit_text(before, self._console.environment))
         if after != before:
             self.area.set_text(after.rstrip("\n"))

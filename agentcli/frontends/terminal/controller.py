@@ -351,12 +351,12 @@ class TerminalController(OpenerHost):
         return chosen
 
     async def confirm(self, shown: str, question: str) -> bool | None:
-        """Print a text and ask a yes-or-no question about it; closing the list is a no."""
+
         self.view.print_gap()
         self.view.print_line(shown)
         try:
             return await self.choose(question, [("Yes", ""), ("No", "nothing is changed")]) == 0
-        except NothingChosen:
+        except NothingChosen:  # closing the list is a no
             return False
 
     async def edit(self, text: str) -> str | None:

@@ -287,7 +287,8 @@ class Dialogs:
             case "words":
                 self._begin_answer()
             case "view":
-                self._controller.spawn(self._view_all(panel))
+                whole = panel.preview(self._console.columns, is_whole=True)
+                self._controller.spawn(self._console.lend_to(run_pager(plain(whole), self._console.environment)))
             case "rule":
                 self.start_answer("rule", panel.rule)
             case _ if choice not in panel.selectable_choices:  # a yes, before all of the question was on the screen
@@ -304,10 +305,6 @@ class Dialogs:
                 self._decide_in_review(choice.id)
             case _:
                 self._submit_answer(panel.answer(choice))
-
-    async def _view_all(self, panel: QuestionPanel) -> None:
-        whole = panel.preview(self._console.columns, is_whole=True)
-        await self._console.lend_to(run_pager(plain(whole), self._console.environment))
 
     async def _edit_plan(self, panel: QuestionPanel) -> None:
         plan = panel.question.preview

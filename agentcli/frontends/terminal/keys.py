@@ -236,7 +236,7 @@ class KeyActions(Struct, eq=False, kw_only=True):
             self.console.hint.show("No option matches the pasted text.")
 
 
-class _When:
+class _KeyConditions:
     """The states in which keys differ: a list or a question takes them, or the input does.
 
     Below a list that `is_startup` the person can write: the list gets only the keys that the text does not need.
@@ -259,7 +259,7 @@ class _When:
 
 def key_bindings(actions: KeyActions) -> KeyBindings:
     """Return all bindings. If two apply to a key, the one that is added later wins."""
-    when, bindings = _When(actions), KeyBindings()
+    when, bindings = _KeyConditions(actions), KeyBindings()
     for build in (_input_bindings, _view_bindings, _dialog_bindings):
         for keys, act, state in build(actions, when):
             for key in actions.labels.keys[keys] if isinstance(keys, str) else keys:
@@ -267,7 +267,7 @@ def key_bindings(actions: KeyActions) -> KeyBindings:
     return bindings
 
 
-def _input_bindings(actions: KeyActions, when: _When) -> Iterator[Binding]:
+def _input_bindings(actions: KeyActions, when: _KeyConditions) -> Iterator[Binding]:
     """Yield the keys for writing: sending, completion, the queue, the history; a paste's token is one unit."""
     composer, buffer, area = actions.composer, actions.buffer, actions.composer.area
     has_queue = Condition(lambda: bool(actions.activity.queued) and actions.controller.is_open)
@@ -298,7 +298,7 @@ def _input_bindings(actions: KeyActions, when: _When) -> Iterator[Binding]:
     )
 
 
-def _view_bindings(actions: KeyActions, when: _When) -> Iterator[Binding]:
+def _view_bindings(actions: KeyActions, when: _KeyConditions) -> Iterator[Binding]:
     """Yield the keys that apply to running work, the mode and what is shown, or that leave or suspend the program."""
     composer, controller, console = actions.composer, actions.controller, actions.console
     has_open_view = Condition(lambda: actions.has_open_view)
@@ -322,11 +322,11 @@ def _view_bindings(actions: KeyActions, when: _When) -> Iterator[Binding]:
         ("background", lambda: controller.session.submit(Background()), when.input_takes_keys & can_go_to_background),
         ("stash", composer.stash, when.input_takes_prompt),
         ("paste_image", lambda: controller.spawn(composer.paste_image()), when.input_takes_prompt),
-        ("editor", lambda: controller.spawn(composer.edit_outside()), when.input_takes_prompt),
+        ("editor", lambda: controller.spawn(composer.edit_in_editor()), when.input_takes_prompt),
     )
 
 
-def _dialog_bindings(actions: KeyActions, when: _When) -> Iterator[Binding]:
+def _dialog_bindings(actions: KeyActions, when: _KeyConditions) -> Iterator[Binding]:
     dialogs = actions.dialogs
     # Below a list, Enter and Esc are for the input while it has a text.
     list_takes_enter = when.has_list & (when.list_takes_text | when.is_empty)

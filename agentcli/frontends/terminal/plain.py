@@ -71,8 +71,8 @@ class PlainTerminal(TerminalActions):
         for line in self._banner:
             self._view.print_line(line)
         loop = asyncio.get_running_loop()
-        loop.add_reader(self._stdin, self._read)
-        loop.add_signal_handler(signal.SIGINT, self._interrupted)
+        loop.add_reader(self._stdin, self._read_lines)
+        loop.add_signal_handler(signal.SIGINT, self._handle_ctrl_c)
         leave_on_signals(self._leave_with)
         opening = self._controller.start_opening()
         # Without a session there is nothing to do; the error is raised below.
@@ -90,8 +90,7 @@ class PlainTerminal(TerminalActions):
             opening.result()  # raises its error
         return self._exit_code
 
-    def _read(self) -> None:
-        """Handle the lines that have arrived; leave at the end of the input."""
+    def _read_lines(self) -> None:
         data = b""
         with suppress(OSError):
             data = os.read(self._stdin, 65_536)
@@ -153,8 +152,8 @@ class PlainTerminal(TerminalActions):
         words = "answer in your own words" if isinstance(panel.question, Question) else "say what to do instead"
         self._output.print([("", f"Choose, or {words}: ")])
 
-    def _interrupted(self) -> None:
-        """Handle Ctrl-C: interrupt what runs, else close a list, else leave when it is pressed twice."""
+    def _handle_ctrl_c(self) -> None:
+        """Interrupt what runs, else close a list, else leave when it is pressed twice."""
         self._output.at_line_start = False  # the terminal has written ^C
         if self._controller.is_open and (self._controller.is_busy or self._view.activity.is_busy):
             self._controller.session.submit(Interrupt())
@@ -205,7 +204,7 @@ class PlainTerminal(TerminalActions):
         try:
             await run_program(arguments)
         finally:
-            loop.add_reader(self._stdin, self._read)
+            loop.add_reader(self._stdin, self._read_lines)
 
     async def run_own_command(self, command: str, *, to_model: bool) -> None:
         self._controller.session.submit(RunCommand(command, to_model))

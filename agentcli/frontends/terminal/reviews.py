@@ -15,6 +15,7 @@ from agentcli.tools.observation import diff_counts
 from agentcli.tools.text.diff import path_of, split_files
 
 MARK = ("accent", "❯")
+_HUNK_CHOICES = (Choice("take", "y", "Yes"), Choice("leave", "n", "No"))
 _FILE_CHOICES = (
     Choice("take_file", "f", "Yes to all in this file"),
     Choice("leave_file", "d", "Next file, leaving the rest of this one"),
@@ -72,8 +73,7 @@ class HunkReview:
         next_hunk, end_of_file, end = self._index + 1, self._file_ends[self._index], len(self._hunks)
         of_file = _FILE_CHOICES if next_hunk < end_of_file < end else ()  # more hunks follow, here and in other files
         of_rest = _REST_CHOICES if next_hunk < end else ()
-        of_hunk = Choice("take", "y", "Yes"), Choice("leave", "n", "No")
-        return [*of_hunk, *of_file, *of_rest, Choice("words", "Tab", "No, and say why"), _BACK]
+        return [*_HUNK_CHOICES, *of_file, *of_rest, Choice("words", "Tab", "No, and say why"), _BACK]
 
     def visible_rows(self, columns: int, max_rows: int) -> list[Row]:
         """Return the rows of the hunk from the top one on, below the name of its file if there are several."""

@@ -100,15 +100,14 @@ def trust_command(controller: TerminalController, opener: TerminalOpener) -> Sla
 async def _theme(host: CommandHost, argument: str, appearance: Appearance) -> str:
     """Use a theme in this session or, with `NAME keep`, from now on; without a name, let the person choose."""
     choice, keeps = split_keep(argument)
-    names = list(appearance.themes)
     if not choice:
-        options = [(name, THEMES_IN_WORDS.get(name, "your own")) for name in names]
-        current = names.index(appearance.choice) if appearance.choice in names else None
+        options = [(name, THEMES_IN_WORDS.get(name, "your own")) for name in appearance.themes]
+        current = appearance.themes.index(appearance.choice) if appearance.choice in appearance.themes else None
         if (picked := await host.choose("Theme", options, current=current)) is None:
             return marked_list(options, current, "To choose another: /theme NAME")
-        choice = names[picked]
-    if choice not in names:
-        raise UsageError(f"There is no theme {choice!r}. Choose one of {', '.join(names)}.")
+        choice = appearance.themes[picked]
+    if choice not in appearance.themes:
+        raise UsageError(f"There is no theme {choice!r}. Choose one of {', '.join(appearance.themes)}.")
     appearance.use(choice)
     if keeps:
         return f"Theme {choice}. {await host.store_setting('terminal.theme', choice)}"

@@ -116,8 +116,8 @@ class FileIndex:
         if self._paths is None and self._listing is not None:
             await asyncio.wait([self._listing], timeout=FIRST_LISTING_S)
         pattern, paths = _Pattern(query), self._paths or ()
-        names_folder = not query or query.endswith("/")
-        for rank_of in (pattern.rank_entry, pattern.rank) if names_folder else (pattern.rank,):
+        rankings = (pattern.rank_entry, pattern.rank) if not query or query.endswith("/") else (pattern.rank,)
+        for rank_of in rankings:  # the second one is used if the folder has no such entry
             best: list[tuple[Rank, str]] = []
             for start in range(0, len(paths), _BLOCK_PATHS):
                 if not is_wanted():

@@ -70,7 +70,6 @@ def check_image_size(size: int, name: str) -> None:
 
 
 async def clipboard_image(environment: Mapping[str, str]) -> bytes | None:
-    """Return the image on the clipboard; None without one, or without a program that can read it."""
     async for data in run_clipboard_programs(_CLIPBOARD, environment, max_bytes=MAX_CLIPBOARD_BYTES):
         if media_type_of(data).startswith("image/"):
             return data
@@ -214,7 +213,7 @@ class ProjectHistory:
         return [*reversed(self._sent), *(self._stored or ())]
 
     def add(self, sent: TypedText) -> None:
-        """Add an entry, unless it repeats the previous one."""
+
         newest = self._sent[-1:] or (self._stored or [])[:1]  # empty if there is none
         if newest != [sent]:
             self._sent.append(sent)

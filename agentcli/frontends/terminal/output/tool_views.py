@@ -132,7 +132,6 @@ def job_end(job: BackgroundJob) -> list[Fragment]:
 
 
 def duration(milliseconds: float) -> str:
-    """Format a duration; empty below one second."""
     if milliseconds < 59_950:  # more would round to 60.0 s
         return f"{milliseconds / 1000:.1f} s" if milliseconds >= 1000 else ""
     minutes, seconds = divmod(round(milliseconds / 1000), 60)

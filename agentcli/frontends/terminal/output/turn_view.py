@@ -92,7 +92,8 @@ class TurnView:
             case events.TextDelta(text):
                 self._add_text(text)
             case events.ThinkingDelta(text):
-                self._thinking_since = self._thinking_since if activity.thinking else time.monotonic()
+                if not activity.thinking:
+                    self._thinking_since = time.monotonic()
                 activity.thinking += printable(text)
             case events.InputDelta(_, partial_json):
                 if isinstance(activity.pending, ArrivingCall):
@@ -135,9 +136,8 @@ class TurnView:
     def _print_event_line(self, event: events.Event) -> None:
         match event:
             case events.Notice(text):
-                interrupted_answer = self._markdown if self._has_text else None
-                self.print_line(text, "warning")  # begins a new Markdown stream, but the answer continues its block
-                self._markdown = interrupted_answer or self._markdown
+                self._end_text(answer_continues=True)
+                self.print_line(text, "warning")
             case events.ProviderSwitched(before, after):
                 self.print_line(f"{before} → {after}", "muted")
             case events.Steered(skipped):
@@ -226,8 +226,8 @@ class TurnView:
         if line:  # empty if the call's line will show the answer
             self._answers[answer.id] = answer
             self.print_question(line)  # at once, like the question
-            # The call's line follows without a gap, unless output was held back, which is printed between them.
-            self._last_kind = self._last_kind if self._held else "calls"
+            if not self._held:  # the call's line follows without a gap; held output would be printed between them
+                self._last_kind = "calls"
 
     def print_call(self, event: events.ToolFinished, title: str) -> None:
         """Print a finished call, unless the line about the answer says everything. Cut output can be unfolded."""
@@ -279,15 +279,19 @@ class TurnView:
         self._begin_block("calls")  # thoughts and calls follow each other without an empty line
         self._print([("muted", f"∴ Thought{how_long} · {len(thought.split()):,} words{key}\n")])
 
-    def _end_text(self) -> None:
-        """Print the rest of the answer; whatever is printed next begins on a new line."""
+    def _end_text(self, *, answer_continues: bool = False) -> None:
+        """Print the rest of the text so far; whatever is printed next begins on a new line.
+
+        If the answer continues later, its Markdown stays open, such as a block of code.
+        """
         self._end_thinking()
         if self._has_text:
             self._has_text = False
             rest = self._printable_stream.close()
             self._print([*self._markdown.feed(rest), *self._markdown.close()] if self._is_live else [("", rest)])
-            self._markdown = self._new_markdown()
             self.activity.answer = None
+            if not answer_continues:
+                self._markdown = self._new_markdown()
         self._end_line()
 
     def _end_line(self) -> None:
@@ -310,14 +314,9 @@ class TurnView:
                 self.print_prompt(message_text(content))
         self.activity.queue = queue
 
-    def _end_turn(self) -> None:
-        self._end_text()
-        self.activity.end_turn()
-
     def _print_failure(self, event: events.TurnFailed) -> None:
-        interrupted_answer = self._markdown if event.broke_off and self._has_text else None
-        self._end_turn()  # begins a new Markdown stream, but the answer continues its block
-        self._markdown = interrupted_answer or self._markdown
+        self._end_text(answer_continues=event.broke_off)
+        self.activity.end_turn()
         self.print_line(f"✗ {event.error}", "error")
         if event.broke_off:
             self.print_line("The answer broke off. Press Enter in the empty input to continue it.", "warning")
@@ -328,7 +327,8 @@ class TurnView:
         for id in list(self.activity.clock.questions):
             self.activity.close_question(id)
         took = time.monotonic() - (self.activity.clock.started or time.monotonic())
-        self._end_turn()
+        self._end_text()
+        self.activity.end_turn()
         if why := _ENDINGS.get(done.reason):
             self.print_line(why, "warning")
         if self._shows_claims and done.claims:

@@ -108,8 +108,7 @@ class Theme:
         """
         codes = [str(number) for role in roles for number in _ATTRIBUTES.get(role, ())]
         is_word = shown_as.endswith("_word")
-        own = self._own_code(shown_as)
-        if own or self.palette not in CHANGE_BACKGROUNDS:
+        if (own := self._own_code(shown_as)) or self.palette not in CHANGE_BACKGROUNDS:
             codes = [str(REVERSE), *codes] if is_word else codes
             if self.palette != "none":
                 codes.append(own or _colour_code(self._colours[_ROLE_COLOURS[shown_as]]))
@@ -188,5 +187,4 @@ def background_of(reply: str) -> str:
     if not (found := re.search(r"rgba?:([0-9a-fA-F]{1,4})/([0-9a-fA-F]{1,4})/([0-9a-fA-F]{1,4})", reply)):
         return ""
     red, green, blue = (int(part, 16) / (16 ** len(part) - 1) for part in found.groups())
-    luminance = 0.2126 * red + 0.7152 * green + 0.0722 * blue
-    return "light" if luminance > 0.5 else "dark"
+    return "light" if 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.5 else "dark"  # by its luminance
