@@ -69,8 +69,7 @@ def check_offered(question: AnyQuestion, answer: Approve) -> None:
     if answer.input is not None and not takes_input:
         raise UsageError("Other input is for a call that asks to run, without hunks and without a dry run.")
     hunks = question.hunks
-    unknown = [number for number in answer.hunks or () if not 0 <= number < len(hunks)]
-    if unknown:
+    if unknown := [number for number in answer.hunks or () if not 0 <= number < len(hunks)]:
         offered = f"hunks 0 to {len(hunks) - 1}" if hunks else "no hunks; leave hunks out"
         raise UsageError(f"There is no hunk {unknown[0]}: this question has {offered}.")
 

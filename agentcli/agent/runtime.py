@@ -194,7 +194,10 @@ class Runtime(msgspec.Struct, kw_only=True):
         media: list[Block] = []
         for body in (*(entry.body for entry in state.conversation.request_entries), *state.notes):
             for source, part in _parts_by_source(body):
-                texts[source].append(part) if isinstance(part, str) else media.append(part)
+                if isinstance(part, str):
+                    texts[source].append(part)
+                else:
+                    media.append(part)
         counted = await asyncio.to_thread(lambda: {source: count(texts[source], info) for source in SOURCES})
         if media:
             counted["messages"] += estimate(llm.Request("", (Message("user", tuple(media)),)), info).tokens

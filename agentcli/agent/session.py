@@ -339,8 +339,7 @@ class Session:
         agents = self.runtime.calls.delegates.subagents
         if agents is None or self.is_busy or self.state.conversation.pending_calls:
             return False
-        reports = agents.take_reports()
-        if reports:
+        if reports := agents.take_reports():
             self._begin_turn([(Text(report),) for report in reports])
         return bool(reports)
 

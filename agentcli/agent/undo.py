@@ -106,9 +106,7 @@ class History:
             case log.FilesRestored(takes_back) as restored:
                 self._restores[entry.id] = restored
                 for id in takes_back:
-                    if (
-                        id in self._restores
-                    ):  # a redo, which takes back an undo: what that had undone is in effect again
+                    if id in self._restores:  # a redo of an undo: what that had undone is in effect again
                         self._undone = {undone: by for undone, by in self._undone.items() if by != id}
                     self._undone[id] = entry.id
 

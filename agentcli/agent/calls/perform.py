@@ -222,13 +222,8 @@ def _find_obstacle(call: Call, permitted: PermittedCall, report: DryRunReport) -
     if report.result.exit_code and _quotes_error(errno.EOVERFLOW, report.result.output):
         return Obstacle(why="cannot change files of another group", then="run it directly in the workspace")
     if host := report.needed_host:
-        return Obstacle(
-            why=f"could not reach {host}",
-            then=f"run it again with access to {host}",
-            opens="host",
-            host=host,
-            is_grave=True,
-        )
+        then = f"run it again with access to {host}"
+        return Obstacle(why=f"could not reach {host}", then=then, opens="host", host=host, is_grave=True)
     lookup, deny = permitted.policy.facts.paths, call.turn.state.rules.deny
     openable: dict[PathKind, list[Path]] = {}  # the paths that the command lacked and a yes can open, by kind
     for path in report.unread:

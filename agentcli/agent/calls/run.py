@@ -295,8 +295,8 @@ async def mask_for(mask: Mask, permitted: PermittedCall) -> Mask:
     facts = permitted.policy.facts
     if facts.tool.name != "file_read" or not permitted.grants.readable:
         return mask
-    secret_values = facts.workspace.facts.secret_values
-    return mask.with_secrets(await asyncio.to_thread(secret_values, apart_from=facts.files[0].real))
+    opened = facts.files[0].real
+    return mask.with_secrets(await asyncio.to_thread(facts.workspace.facts.secret_values, apart_from=opened))
 
 
 async def run_own_command(calls: SessionCalls, command: str, emit: Emit) -> Result:
@@ -324,5 +324,7 @@ async def run_own_command(calls: SessionCalls, command: str, emit: Emit) -> Resu
 async def run_in_terminal(calls: SessionCalls, command: str, terminal: str) -> str:
     """Run a command in the terminal with a device path; return the text to add to its output, such as an exit code."""
     context = ToolContext(calls.workspace, f"{OWN_CALL}{os.urandom(6).hex()}")
-    text = str((await bash.run_own(command, context, terminal=terminal)).content)
-    return text.replace(f"[ended by signal {int(SIGINT)}]", "[interrupted by the user]")  # Ctrl-C in that terminal
+    output = await bash.run_own(command, context, terminal=terminal)
+    return str(output.content).replace(
+        f"[ended by signal {int(SIGINT)}]", "[interrupted by the user]"
+    )  # Ctrl-C in that terminal

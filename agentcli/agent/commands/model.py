@@ -182,8 +182,8 @@ async def _run_usage(host: CommandHost, argument: str) -> Outcome:
 
 def _usage_row(name: str, usage: Usage, cost: float | None) -> tuple[str, str]:
     price = "price unknown" if cost is None else f"${cost:.4f}"
-    cached = usage.cache_read_input_tokens
-    return name, f"{usage.prompt_tokens:,} tokens in ({cached:,} cached), {usage.output_tokens:,} out, {price}"
+    tokens_in = f"{usage.prompt_tokens:,} tokens in ({usage.cache_read_input_tokens:,} cached)"
+    return name, f"{tokens_in}, {usage.output_tokens:,} out, {price}"
 
 
 def _further_usage(session: Session) -> list[tuple[str, str]]:

@@ -64,8 +64,7 @@ def _net_changes(
     files: list[FileDiff] = []
     others: list[str] = []
     for stored, (first, last) in states.items():
-        kinds = {state.kind for state in (first, last) if state is not None}
-        if first == last or kinds == {"folder"}:
+        if first == last or {state.kind for state in (first, last) if state is not None} == {"folder"}:
             continue
         name = workspace.shown(Path(log_entries.system_path(stored)))
         before, after = (text_of(first), text_of(last)) if len(files) < MAX_FILES else (None, None)

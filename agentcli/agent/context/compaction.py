@@ -104,9 +104,8 @@ class Compactor(Struct, kw_only=True):
         """Compact after the provider rejected a request as too long: the window may be smaller than assumed."""
         used = conversation.size.tokens(prefix.system, prefix.tools, model)
         model = structs.replace(model, window=min(model.window, max(used, 1)))
-        return await self.compact(
-            Basis(conversation=conversation, model=model, prefix=prefix, used=used, trigger="overflow")
-        )
+        basis = Basis(conversation=conversation, model=model, prefix=prefix, used=used, trigger="overflow")
+        return await self.compact(basis)
 
     async def compact_on_request(
         self, conversation: Conversation, model: ModelInfo, prefix: Prefix, *, focus: str = "", is_dry: bool = False

@@ -78,7 +78,7 @@ def command_effects(facts: CallFacts, command: CommandAnalysis) -> CallEffects:
     """Return lines such as `deletes docs, build` or `reaches example.org`, and one about unpredictable effects."""
     effects, shown = command.effects, facts.paths.shown
     runs_download = _runs_download(command)
-    grave = [_deletion_line(facts, command), *_host_lines(command, runs_download), *_blocked_file_lines(facts)]
+    grave = [*_deletion_and_host_lines(facts, command, runs_download), *_blocked_file_lines(facts)]
     plain = list[str]()
     blocked = {str(file.real) for file in facts.blocked_files}  # they have lines of their own
     reads = [path for path in facts.paths.find_each(effects.reads, "read") if str(path.real) not in blocked]
@@ -113,17 +113,14 @@ def command_effects(facts: CallFacts, command: CommandAnalysis) -> CallEffects:
 # Each of the following functions returns lines, which are "" for effects that a command does not have.
 
 
-def _deletion_line(facts: CallFacts, command: CommandAnalysis) -> str:
-    deleted = [*facts.paths.shown(command.effects.deletes)]
+def _deletion_and_host_lines(facts: CallFacts, command: CommandAnalysis, runs_download: bool) -> list[str]:
+    deleted = facts.paths.shown(command.effects.deletes)
     if any(part.words and part.words[0] == "find" and "-delete" in part.words for part in command.segments):
-        deleted.append("everything find matches")
-    return _effect_line("deletes", deleted)
-
-
-def _host_lines(command: CommandAnalysis, runs_download: bool) -> list[str]:
+        deleted = [*deleted, "everything find matches"]
     registries = [host for part in command.segments if _installs_packages(part) for host in known(part.effects.hosts)]
     others = [host for host in known(command.effects.hosts) if host not in registries]
     return [
+        _effect_line("deletes", deleted),
         _effect_line("runs a script from" if runs_download else "reaches", others),
         _effect_line("installs packages (their scripts may run) from", registries),
     ]

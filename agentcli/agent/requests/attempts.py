@@ -237,18 +237,16 @@ async def with_repairs(
     `rejected` stores the keys that were left out, by model, for later requests. Raises `ProviderError` if no rewrite
     helps, or the rejection has other reasons.
     """
-    # If the text of the rejection changes, leaving out `omitted` has cured the previous one: those keys are `proven`
-    # and stay left out. While the text stays the same, a rewrite that stands alone is added to `proven` and dropped if
-    # it does not help; the other rewrites add up in `cumulative`, because several may be needed together.
-    omitted = cumulative = proven = rejected.get(model, frozenset())
+    # The keys to leave out next; those that cured earlier rejections; and these with all that were tried since.
+    omitted = proven = cumulative = rejected.get(model, frozenset())
     last_text, tried = "", set[str]()
     while True:
         try:
             reply = await send(without(request, omitted))
         except ProviderError as failure:
             error = _as_plain_rejection(failure, request, info)
-            if str(error) != last_text:
-                last_text, cumulative, proven = str(error), omitted, omitted
+            if str(error) != last_text:  # another rejection, so leaving out `omitted` has cured the one before
+                last_text, proven, cumulative = str(error), omitted, omitted
             possible = rewrites(without(request, proven), error)
             rewrite = next((one for one in possible if one.phrase not in tried and not one.keys <= omitted), None)
             if error.shown or rewrite is None or len(tried) == MAX_REWRITES:  # a partly shown reply is not repeated
@@ -258,7 +256,7 @@ async def with_repairs(
             tried.add(rewrite.phrase)
             if rewrite.stands_alone:
                 omitted = proven | rewrite.keys
-            else:
+            else:  # several of these may be needed together
                 omitted = cumulative = cumulative | rewrite.keys
         else:
             rejected[model] = omitted

@@ -48,8 +48,7 @@ class QueuedMessages(TurnStep):
         if not (messages or reply.message.tool_uses or turn.runtime.limits.is_interactive):
             # The turn would end here, and without a person there is no later turn that could deliver the reports.
             await agents.wait_for_report()
-        reports = agents.take_reports()
-        if reports:
+        if reports := agents.take_reports():
             add(turn, *(User((Text(report),), is_reminder=True) for report in reports))
         return bool(messages or reports)
 
