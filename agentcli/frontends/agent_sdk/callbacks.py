@@ -20,7 +20,7 @@ from agentcli.extensions.claude_code_names import (
     CLAUDE_CODE_NAMES,
     claude_code_call,
     claude_code_question,
-    input_with_own_names,
+    to_own_names,
 )
 from agentcli.extensions.hooks import run as hook_runs
 from agentcli.extensions.hooks.spec import EVENTS, HookSpec, read_hooks
@@ -281,7 +281,7 @@ class PermissionBridge:
             case {"behavior": "allow"}:
                 updated = answer.get("updatedInput") or sent
                 is_changed = updated != sent and question.kind == "run"  # the other kinds do not ask about arguments
-                input = input_with_own_names(question.call.name, updated, sent) if is_changed else None
+                input = to_own_names(question.call.name, updated, sent) if is_changed else None
                 changes = self._change_permissions(answer.get("updatedPermissions") or ())
                 return ops.Approve(id, allowed=True, input=input, **changes)
             case _:
