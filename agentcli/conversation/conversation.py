@@ -65,7 +65,7 @@ class Conversation:
         self.add(*entries)
         newest_first = (entry.body for entry in reversed(self.entries))
         queued = next((body for body in newest_first if isinstance(body, log.Queued)), log.Queued())
-        self.queue = Queue((*queued.steering, *queued.follow_ups))  # in the order they would have been delivered
+        self.queue = Queue((*queued.steering, *queued.follow_ups))  # no turn is running, so none can be steered
 
     def add(self, *entries: log.Entry) -> None:
         """Append entries whose ids and parents come from a log."""
@@ -215,10 +215,9 @@ def _add_message(messages: list[llm.Message], body: log.Body) -> None:
     if (message := _message(body)) is None:
         return
     if messages and messages[-1].role == message.role == "user":
-        content = messages[-1].content + message.content  # the Messages API requires results to come first
-        messages[-1] = llm.Message(
-            "user", tuple(sorted(content, key=lambda block: not isinstance(block, llm.ToolResult)))
-        )
+        content = messages[-1].content + message.content
+        results_first = sorted(content, key=lambda block: not isinstance(block, llm.ToolResult))  # the API's rule
+        messages[-1] = llm.Message("user", tuple(results_first))
     else:
         messages.append(message)
 

@@ -14,7 +14,7 @@ from agentcli.patterns import lazy_pattern
 from agentcli.tools.observation import call_title
 
 MAX_TITLE_CHARS = 80
-_INSTRUCTIONS = lazy_pattern(r'<system-reminder><skill name="([^"]*)" ')  # a reminder with a skill's instructions
+_SKILL_REMINDER = lazy_pattern(r'<system-reminder><skill name="([^"]*)" ')  # a reminder with a skill's instructions
 _MARKS = lazy_pattern(r"^(?:[#>*+-]+\s+)+")  # Markdown marks at the start of a line
 _NO_PROSE = lazy_pattern(r"(?:```|~~~).*|</?\w[^<>]*>|\W*")  # a code fence, a tag, or punctuation only
 _ONE_WORD = lazy_pattern(r"\W*(?:\w+\W*)?")  # for example a greeting
@@ -115,7 +115,7 @@ def skill_reminder(activated: log.SkillActivated, path: Sequence[log.Entry]) -> 
 
 def skill_of(message: log.User) -> str:
     """Return the name of the skill whose instructions a reminder contains; empty for any other message."""
-    found = _INSTRUCTIONS.match(message.text) if message.is_reminder else None
+    found = _SKILL_REMINDER.match(message.text) if message.is_reminder else None
     return found[1] if found else ""
 
 
@@ -176,21 +176,20 @@ class LogSearch:
     def search(self, query: str) -> list[str]:
         """Return excerpts of the entries with the query or half of its words, best first; newer ones first if equal."""
         phrase = " ".join(query.lower().split())
-        patterns = [
+        words = [
             re.compile(rf"(?<!\w){re.escape(word)}(?!\w)" if len(word) <= _MAX_SHORT_WORD else re.escape(word))
             for word in distinctive_words(phrase)
         ]
         texts = [(number, entry.body, _searched_text(entry.body)) for number, entry in self._numbered()]
         lowered = [text.lower() for _, _, text in texts]
-        # By word: how many entries have it.
-        counts = {pattern: sum(pattern.search(text) is not None for text in lowered) for pattern in patterns}
+        # By word: how many entries have it. A rare word scores more than a frequent one.
+        counts = {word: sum(word.search(text) is not None for text in lowered) for word in words}
         scored: list[tuple[float, int, str]] = []  # the score, number and excerpt of an entry
         for (number, body, text), lower in zip(texts, lowered, strict=True):
             # By word: the position in the text where it first occurs.
-            found = {pattern: match.start() for pattern in patterns if (match := pattern.search(lower))}
+            found = {word: match.start() for word in words if (match := word.search(lower))}
             has_phrase = phrase in lower
-            if has_phrase or (found and 2 * len(found) >= len(patterns)):
-                # Rare words score more than frequent ones.
+            if has_phrase or (found and 2 * len(found) >= len(words)):
                 score = sum(math.log(1 + len(texts) / counts[word]) for word in found) + has_phrase * _PHRASE_SCORE
                 at = lower.find(phrase) if has_phrase else found[min(found, key=counts.__getitem__)]  # the rarest word
                 start, end = max(0, at - _EXCERPT_CHARS), at + _EXCERPT_CHARS

@@ -17,8 +17,7 @@ from agentcli.frontends.hosts import working_folder
 from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.llm.provider import Provider
 from agentcli.settings.files import current_folder
-from agentcli.settings.load import Config
-from agentcli.settings.load import load_config as load_settings
+from agentcli.settings.load import Config, load_config
 from agentcli.settings.structs import PermissionSettings, Settings
 from agentcli.settings.write import changed_values
 from agentcli.setup.options import AddedDefinitions, CallerParts, McpOptions, SessionOptions
@@ -127,7 +126,7 @@ def agent_config(options: AgentOptions, cwd: str | Path, permissions: str | Perm
     if chosen.get("mode") == "default":  # it is also the parameter's default: a mode in `options.settings` applies
         del chosen["mode"]
     flags = given | {"permissions": {"mode": "default"} | given.get("permissions", {}) | chosen}
-    config = load_settings(_folder(cwd), flags=flags, caller="settings")
+    config = load_config(_folder(cwd), flags=flags, caller="settings")
     for notice in config.notices:
         log.warning(notice)
     return config

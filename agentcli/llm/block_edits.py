@@ -214,9 +214,8 @@ def _parsed(code: str) -> ast.Module | None:
 def _edit(path: str, before: str, after: str) -> dict[str, Any]:
     """Return the edit of the lines that differ, with as many lines around them as make the text unique."""
     old, new = before.split("\n"), after.split("\n")
-    # The numbers of equal lines before and after the difference.
-    start = _count_equal(old, new)
-    end = _count_equal(old[start:][::-1], new[start:][::-1])
+    start = _count_equal(old, new)  # equal lines before the difference
+    end = _count_equal(old[start:][::-1], new[start:][::-1])  # equal lines after it
     while True:
         old_lines, new_lines = old[start : len(old) - end], new[start : len(new) - end]
         old_text = "\n".join(old_lines)

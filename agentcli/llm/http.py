@@ -131,9 +131,8 @@ class HttpClient(Carrier):
 def check_sendable(address: str, headers: Mapping[str, str]) -> None:
     """Raise `BadRequest` or `AuthError` for an address or a header that cannot be sent."""
     if not is_address(address):
-        raise errors.BadRequest(
-            f"{redacted_address(address)!r} is not an http(s) address: set the provider's base_url."
-        )
+        shown = redacted_address(address)
+        raise errors.BadRequest(f"{shown!r} is not an http(s) address: set the provider's base_url.")
     for name, value in headers.items():
         if not is_header_name(name) or name in ("content-length", "transfer-encoding"):
             raise errors.BadRequest(f"{name!r} is not a header that can be set: correct the provider's headers.")

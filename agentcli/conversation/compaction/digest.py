@@ -113,7 +113,7 @@ def pick_excerpts(
 
 MIN_ANSWER_CHARS = 300  # at the usual length; answers get more than other texts because they contain decisions
 MAX_ERROR_CHARS = 500
-NEWEST_START = 2_000  # characters of the prompt that must be answered, if the whole prompt does not fit
+MAX_NEWEST_PROMPT_CHARS = 2_000  # characters of the prompt that must be answered, if the whole prompt does not fit
 _CUT_MARK_CHARS = 20  # length of the mark for a cut; cutting fewer characters would save nothing
 _TAGS = re.compile(r"<(?=/?(?:system-reminder|instructions)\b)")  # tags that only agentcli may write
 
@@ -149,7 +149,7 @@ class DigestWriter(Struct, frozen=True, dict=True):
         """
         message, result = self.settings.message_chars, self.settings.result_chars
         answer = max(message, MIN_ANSWER_CHARS)
-        shorter = Length(prompt=NEWEST_START), Length(), Length(error=80), Length(error=200, answer=message)
+        shorter = Length(prompt=MAX_NEWEST_PROMPT_CHARS), Length(), Length(error=80), Length(error=200, answer=message)
         longer = (
             Length(error=MAX_ERROR_CHARS, answer=factor * answer, thought=factor * message, result=factor * result)
             for factor in FACTORS
@@ -157,7 +157,7 @@ class DigestWriter(Struct, frozen=True, dict=True):
         return (*shorter, *longer)
 
     def text(self, turn: TurnSteps, length: Length) -> str:
-        """Return the text of a turn at a length. Without room for answers, it has only prompts and failures."""
+        """Return the text of a turn at a length: without room for answers only prompts and failures, and no heading."""
         summary = self.summaries.get(turn.number) if length.answer else None
         inputs = {use.id: use.input for use in turn.calls}
         lines = [f"\n### Turn {turn.number}"] if length.answer else []
@@ -187,11 +187,15 @@ class DigestWriter(Struct, frozen=True, dict=True):
                 case Assistant() as reply if not calls_in(reply) and (length is None or not length.answer):
                     yield from split_sentences(step.number, "answer", "Answer", _quoted(text_of(reply)))
 
-    def start_of_newest(self, step: Step) -> str | None:
+    def start_of_newest_prompt(self, step: Step) -> str | None:
         """Return the beginning of the newest prompt; None if it is short enough to stay whole."""
         text = self._typed_text(step)
         has_attachments = isinstance(step.entry.body, User) and len(step.entry.body.content) > 1
-        return self._truncated(text, NEWEST_START, step) if len(text) > NEWEST_START or has_attachments else None
+        return (
+            self._truncated(text, MAX_NEWEST_PROMPT_CHARS, step)
+            if len(text) > MAX_NEWEST_PROMPT_CHARS or has_attachments
+            else None
+        )
 
     def _truncated(self, text: str, max_chars: int | None, step: Step) -> str:
         if max_chars is None or len(text) <= max_chars + _CUT_MARK_CHARS:
@@ -214,10 +218,11 @@ class DigestWriter(Struct, frozen=True, dict=True):
         age = self.newest_turn - turn.number  # in turns
         match step.entry.body:
             case User() as reminder:
-                is_shown = length.answer and age < self.settings.low_turns
-                skill = skill_of(reminder)  # the instructions of an active skill are carried elsewhere
-                text = f"the skill {skill} was activated" if skill else without_reminder_tags(reminder.text)
-                return f"Note: {text}" if is_shown else ""
+                if not length.answer or age >= self.settings.low_turns:
+                    return ""
+                if skill := skill_of(reminder):  # its instructions are carried elsewhere
+                    return f"Note: the skill {skill} was activated"
+                return f"Note: {without_reminder_tags(reminder.text)}"
             case Result(result=result) as body:
                 title = call_title(body.name, inputs.get(result.tool_use_id, {}), MAX_ERROR_CHARS)
                 if result.is_error:
@@ -244,29 +249,26 @@ def is_about(turn: TurnSteps, words: Sequence[str]) -> bool:
     return any(re.search(rf"(?<!\w){re.escape(word)}", text) for text in texts for word in words)
 
 
-def stub_of(step: Step, turn: int, *, result: int, message: int) -> str | None:
-    """Return the text that replaces an entry's own; None if the entry is short enough. Reminders become empty.
-
-    `result` and `message` are the maximum characters of a result and of a reply.
-    """
+def stub_of(step: Step, turn_number: int, result_chars: int, reply_chars: int) -> str | None:
+    """Return a shorter text to replace an entry's own; None if that is short enough. Reminders become empty."""
     match step.entry.body:
         case User(is_reminder=True):
             return ""
         case Result(result=found):
-            max_chars = max(result, MAX_ERROR_CHARS) if found.is_error else result
+            max_chars = max(result_chars, MAX_ERROR_CHARS) if found.is_error else result_chars
             has_media = not isinstance(found.content, str)  # the stub drops it
-            return cut(found.text, max_chars, step, turn) if len(found.text) > max_chars or has_media else None
+            return cut(found.text, max_chars, step, turn_number) if len(found.text) > max_chars or has_media else None
         case Assistant() as reply:
-            return cut(text_of(reply), message, step, turn)
+            return cut(text_of(reply), reply_chars, step, turn_number)
         case _:
             return None
 
 
-def cut(text: str, max_chars: int, step: Step, turn: int) -> str:
+def cut(text: str, max_chars: int, step: Step, turn_number: int) -> str:
     """Return the first characters of a text, with the turn and the number by which the model can recall the rest."""
     if len(text) <= max_chars + _CUT_MARK_CHARS:
         return text
-    return f"{text[:max_chars].rstrip()}… [turn {turn} #{step.number}]"
+    return f"{text[:max_chars].rstrip()}… [turn {turn_number} #{step.number}]"
 
 
 def _quoted(text: str) -> str:
@@ -285,10 +287,6 @@ class FileInWork(Struct, frozen=True):
     action: str  # the last one, "read" or "changed"
     turn: int  # the number of its turn
 
-    @property
-    def line(self) -> str:
-        return f"- {self.path} ({self.action} in turn {self.turn})"
-
 
 class Carried(Struct, frozen=True, kw_only=True):
     """The facts that every compaction carries."""
@@ -303,7 +301,7 @@ class Carried(Struct, frozen=True, kw_only=True):
     def parts(self) -> list[str]:
         """Return all facts but the reminders as the model reads them. Of many files, changed and newer ones stay."""
         newest = sorted(self.files, key=lambda file: (file.action == "read", -file.turn))[:MAX_FILES]
-        shown = [file.line for file in self.files if file in newest]
+        shown = [f"- {file.path} ({file.action} in turn {file.turn})" for file in self.files if file in newest]
         if (more := len(self.files) - len(shown)) > 0:
             shown.insert(0, f"- {more} more before these")
         listed = (

@@ -16,9 +16,9 @@ from agentcli.settings.structs import CompactionSettings
 MIN_FREE = 0.2  # share of the window without its fixed parts that stays available even if those fill the target
 # The target is at most this share of the size at which compaction starts: usually, and with large fixed parts.
 _MAX_TARGET, _MAX_TARGET_WITH_FIXED = 0.75, 0.9
-_FILL = 0.7  # optional text is added up to this share of the limit, so that the next turns have room
+_FILLED_SHARE = 0.7  # optional text is added up to this share of the limit, so that the next turns have room
 # Excerpts get this share of the room for older turns: if all prompts fit too, and if the oldest turns are replaced.
-_EXCERPTS, _EXCERPTS_INSTEAD = 0.2, 0.7
+_EXCERPTS_SHARE, _EXCERPTS_SHARE_WITHOUT_PROMPTS = 0.2, 0.7
 _MIN_GAIN = 0.1  # share of the request; nobody needs a smaller gain, which would cost the provider's prompt cache
 _CORRECTIONS = 4  # attempts, each with less room than the last, because sizes do not quite add up
 _REPLACEMENT_TOKENS = 20  # of the line that replaces the oldest turns, at least
@@ -132,16 +132,16 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
         stubs = {id: "" for turn in self.turns for id in self._outdated_reminders(turn)}
         plan = self._build(self._carried_text([]), first, "truncate", stubs=stubs)
         tokens = plan.tokens_after
-        older = [(step, turn.number) for turn in self.turns[: -self.settings.keep_turns] for step in turn.steps]
-        result_chars, message_chars = self.settings.result_chars, self.settings.message_chars
+        settings = self.settings
+        older = [(step, turn.number) for turn in self.turns[: -settings.keep_turns] for step in turn.steps]
         kinds = (entries.Result, object)  # `object`: entries of any kind
-        for kind, factor, (step, turn) in product(kinds, reversed(digest.FACTORS), older):
-            if tokens <= _FILL * limit:
+        for kind, factor, (step, number) in product(kinds, reversed(digest.FACTORS), older):
+            if tokens <= _FILLED_SHARE * limit:
                 break
             is_dropped = stubs.get(step.entry.id) == ""
             if is_dropped or not isinstance(step.entry.body, kind):
                 continue
-            stub = digest.stub_of(step, turn, result=factor * result_chars, message=factor * message_chars)
+            stub = digest.stub_of(step, number, factor * settings.result_chars, factor * settings.message_chars)
             if stub is not None:
                 shown = stubs.get(step.entry.id, text_of(step.entry.body))
                 tokens -= self.budget.size(shown) - self.budget.size(stub)
@@ -163,7 +163,7 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
             brief_size = sum(self._turn_size(turn, digest.BRIEF) for turn in covered)
             if free < min(brief_size, int(tail.min_older * room)):  # this tail leaves too little for older turns
                 continue
-            preferred = free - int((1 - _FILL) * limit)  # the difference is left for the next turns
+            preferred = free - int((1 - _FILLED_SHARE) * limit)  # the difference is left for the next turns
             if (texts := self._older_texts(covered, free, preferred)) is not None:
                 strategy: entries.CompactionStrategy = "summarize" if self.summaries else "extract"
                 return self._build(self._carried_text(texts), start, strategy, stubs=stubs, covered=covered)
@@ -172,26 +172,17 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
     def _older_texts(self, covered: Sequence[TurnSteps], free: int, preferred: int) -> list[str] | None:
         """Return the texts of older turns, in at most `free` tokens; None if not even a single line fits.
 
-        If all turns fit at the length `BRIEF`, they get longer, up to `preferred` tokens. If only their prompts fit,
-        excerpts of the omitted text get a fifth of the room, if possible. Otherwise one line replaces the oldest turns,
-        and excerpts get most of the room.
+        If all turns fit at the length `BRIEF`, they get longer, up to `preferred` tokens. Otherwise they get shorter,
+        or one line replaces the oldest of them, and excerpts of the omitted text come first.
         """
-        shortest_size = sum(self._turn_size(turn, 0) for turn in covered)
-        brief_size = sum(self._turn_size(turn, digest.BRIEF) for turn in covered)
-        room = free  # for everything but excerpts
-        if brief_size > free:
-            prompts_fit = shortest_size <= free
-            share = _EXCERPTS if prompts_fit else _EXCERPTS_INSTEAD
-            all_sentences_size = self.budget.size("\n".join(one.text for one in self._all_sentences))
-            excerpts_size = min(int(share * free), all_sentences_size)
-            if not prompts_fit or shortest_size + excerpts_size <= free:  # no prompt is omitted for excerpts
-                room -= excerpts_size
+        needs_excerpts = sum(self._turn_size(turn, digest.BRIEF) for turn in covered) > free
+        room = free - self._excerpts_room(covered, free) if needs_excerpts else free
         if (choice := self._choose_lengths(covered, room, preferred)) is None:
             return None
         replaced, positions = choice
         lengths = [self._writer.lengths[position] for position in positions]
         texts = [self._writer.text(turn, length) for turn, length in zip(covered[replaced:], lengths, strict=True)]
-        if brief_size > free:
+        if needs_excerpts:
             unused = free - sum(self.budget.size(text) for text in texts)
             all_lengths = [*[None] * replaced, *lengths]  # None: all of the turn's text is omitted
             texts[:0] = self._excerpts(zip(covered, all_lengths, strict=True), unused)
@@ -207,13 +198,22 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def _sizes(self) -> dict[tuple[int, int, int], int]:
-        return {}  # keys: the number of a turn, the number of its steps, a position in `DigestWriter.lengths`
+        return {}  # the keys of `_turn_size`
 
     def _turn_size(self, turn: TurnSteps, length: int) -> int:
-        key = turn.number, len(turn.steps), length
+        """Count the tokens of a turn's text. `length` is a position in `DigestWriter.lengths`."""
+        key = turn.number, len(turn.steps), length  # two parts of a turn have the same number
         if key not in self._sizes:
             self._sizes[key] = self.budget.size(self._writer.text(turn, self._writer.lengths[length]))
         return self._sizes[key]
+
+    def _excerpts_room(self, covered: Sequence[TurnSteps], free: int) -> int:
+        """Return the tokens that excerpts get: most of those that are `free`, or few or none if all prompts fit."""
+        prompts_size = sum(self._turn_size(turn, 0) for turn in covered)
+        prompts_fit = prompts_size <= free
+        share = _EXCERPTS_SHARE if prompts_fit else _EXCERPTS_SHARE_WITHOUT_PROMPTS
+        room = min(int(share * free), self.budget.size("\n".join(one.text for one in self._all_sentences)))
+        return 0 if prompts_fit and prompts_size + room > free else room
 
     @cached_property
     def _all_sentences(self) -> list[digest.Sentence]:
@@ -270,16 +270,16 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
         """Return, by id, the texts that replace the contents of entries of a turn that stays."""
         stubs = dict.fromkeys(self._outdated_reminders(turn), "")
         replies = [n for n, step in enumerate(turn.steps) if isinstance(step.entry.body, entries.Assistant)]
-        is_last = turn.number == self.turns[-1].number
+        is_newest_turn = turn.number == self.turns[-1].number
+        newest_round = max(replies, default=0) if is_newest_turn else len(turn.steps)  # begins with the last reply
         for position, step in enumerate(turn.steps):
-            is_newest = is_last and position >= max(replies, default=0)  # the last reply begins the newest round
-            max_chars = tail.newest if is_newest else tail.result
+            max_chars = tail.newest if position >= newest_round else tail.result
             stub = None
             if step.entry.is_prompt:
-                stub = self._writer.start_of_newest(step) if tail.cuts_prompt else None
+                stub = self._writer.start_of_newest_prompt(step) if tail.cuts_prompt else None
             elif max_chars < _NO_LIMIT and isinstance(step.entry.body, entries.Result | entries.Assistant):
                 message_chars = max(max_chars, self.settings.message_chars)
-                stub = digest.stub_of(step, turn.number, result=max_chars, message=message_chars)
+                stub = digest.stub_of(step, turn.number, result_chars=max_chars, reply_chars=message_chars)
             if stub is not None:
                 stubs[step.entry.id] = stub
         return stubs
@@ -327,7 +327,9 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
     def _problem(self, plan: entries.Compaction, limit: int) -> str:
         """Return the reason to reject a plan; empty if it is good."""
         if plan.strategy == "truncate" and self.settings.strategy == "auto":
-            limit = int(_FILL * limit)  # if cutting frees less, a digest puts off the next compaction for longer
+            limit = int(
+                _FILLED_SHARE * limit
+            )  # if cutting frees less, a digest puts off the next compaction for longer
         if plan.tokens_after > limit:
             return f"the parts that must stay take {plan.tokens_after:,} tokens, and {limit:,} are available"
         min_gain = _MIN_GAIN if self.trigger == "manual" else 0.0  # a full window needs any gain

@@ -258,7 +258,7 @@ def _compare_check(claim: UncheckedClaim, record: ActivityRecord) -> Comparison:
         is_true = None  # it is not known which of the tests failed
     elif claim.count is not None and claim.topic == "tests":
         is_of_one_program = len(last_runs) == 1 or claim.target  # otherwise the number may be a sum
-        is_true = _agrees_in_numbers(claim, run) if run.counts and is_of_one_program else None
+        is_true = _compare_numbers(claim, run) if run.counts and is_of_one_program else None
     if is_true and claim.is_good:
         is_too_small = claim.is_all and claim.count is None and run.is_partial  # only some tests ran
         # While no file has changed, a failure of another program contradicts the claim.
@@ -268,8 +268,8 @@ def _compare_check(claim: UncheckedClaim, record: ActivityRecord) -> Comparison:
     return is_true, [run.call.entry_id]
 
 
-def _agrees_in_numbers(claim: UncheckedClaim, run: CheckRun) -> bool | None:
-    """Compare a claim's numbers with a run's: None if they agree, but the claim says nothing of other tests."""
+def _compare_numbers(claim: UncheckedClaim, run: CheckRun) -> bool | None:
+    """Compare a claim's numbers with a run's; return None if they agree, but the claim leaves failed tests open."""
     failed = run.counts.get("failed", 0)
     total = run.counts.get("total", run.counts.get("passed", 0) + failed)
     # A claim may or may not include skipped tests among those that passed.
@@ -342,6 +342,5 @@ def _compare_files(claim: UncheckedClaim, record: ActivityRecord) -> Comparison:
         "file_changed": last.after is not None and not log.is_same_state(first.before, last.after),
     }[claim.kind]
     # After a change that the log does not have, the claim may no longer be true.
-    current, logged = record.content_id(last.path), last.after.content if last.after else ""
-    is_still_so = current is None or current == logged
-    return None if is_true and not is_still_so else is_true, [first_id, last_id]
+    is_outdated = record.content_id(last.path) not in (None, last.after.content if last.after else "")
+    return None if is_true and is_outdated else is_true, [first_id, last_id]

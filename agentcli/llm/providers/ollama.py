@@ -178,8 +178,7 @@ class OllamaReader:
         function = call.get("function") or {}
         id = self._ids.take(str(call.get("id") or ""))  # older servers give no id
         name, arguments = str(function.get("name", "")), function.get("arguments") or {}
-        is_parsed = isinstance(arguments, dict)
-        use = ours.ToolUse(id, name, arguments) if is_parsed else parse_call(id, name, str(arguments))
+        use = ours.ToolUse(id, name, arguments) if isinstance(arguments, dict) else parse_call(id, name, str(arguments))
         self._uses.append(use)
         out += call_events(use)
 

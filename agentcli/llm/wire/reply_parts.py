@@ -289,10 +289,9 @@ def _repair_json(text: str) -> Any:
     ends_in_string = re.sub(r"\\.", "", text, flags=re.DOTALL).count('"') % 2 == 1
     if len(text) > MAX_REPAIR_CHARS or ends_in_string:
         return None
-    try:
+    with suppress(ValueError, RecursionError):
         return repair_json(text, return_objects=True)
-    except (ValueError, RecursionError):
-        return None
+    return None
 
 
 def calls_in_text(text: str, names: frozenset[str]) -> list[tuple[str, dict[str, Any]]]:

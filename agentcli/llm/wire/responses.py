@@ -175,7 +175,8 @@ class ResponsesReader:
         item.start |= whole
         item.is_whole = whole.get("status") != "incomplete"
         if item.kind == "function_call":
-            item.add("" if item.parts else text_in(whole.get("arguments")), out)
+            if not item.parts:
+                item.add(text_in(whole.get("arguments")), out)
             out.append(llm.ToolCallEnded(item.id))
         elif item.kind and not item.parts:
             for part in whole.get("summary") or whole.get("content") or ():
