@@ -102,8 +102,8 @@ _BASE64 = re.compile(r"[A-Za-z0-9+/\s]*={0,2}\s*")
 def as_page(story: markdown_export.Story) -> str:
     total = story.cost.total.usage
     tokens = f"{total.prompt_tokens:,} in ({total.cache_read_input_tokens:,} cached), {total.output_tokens:,} out"
-    shown = markdown_export.header_fields(story) | {"Tokens": tokens, "Folder": story.info.cwd}
-    rows = "".join(f"<dt>{name}</dt><dd>{line(fact)}</dd>" for name, fact in shown.items())
+    fields = markdown_export.header_fields(story) | {"Tokens": tokens, "Folder": story.info.cwd}
+    rows = "".join(f"<dt>{name}</dt><dd>{line(fact)}</dd>" for name, fact in fields.items())
     usage = markdown().render(markdown_export.usage_table(story)) if len(story.cost.by_model) > 1 else ""
     parts = [f"<header><h1>{line(story.title)}</h1><dl>{rows}</dl></header>{usage}<main>"]
     for turn in story.turns:

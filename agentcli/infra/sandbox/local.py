@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from agentcli.infra.sandbox.dry_runs.dry_run import DryRuns
     from agentcli.infra.sandbox.processes.shell import DetachHandle, Shell
 
+# By the type in `st_mode`, which is 0 here if nothing exists, or if it cannot be examined.
+_KINDS: dict[int, Literal["file", "folder", "other"] | None] = {stat.S_IFREG: "file", stat.S_IFDIR: "folder", 0: None}
+
 
 class LocalSandbox:
     """Implements `Sandbox`. Tools cannot read secret files, nor files that the person's rules deny."""
@@ -80,11 +83,11 @@ class LocalSandbox:
 
     def look(self, path: Path, use: Use = "read", grants: Grants = NO_GRANTS) -> PathStatus:
         real, found, error_number = _resolve(path)
-        mode = found.st_mode if found is not None else 0  # 0: nothing exists, or it cannot be examined
+        mode = found.st_mode if found is not None else 0
         return PathStatus(
             real=real,
             place=self._place_of(real, use, grants),
-            kind="file" if stat.S_ISREG(mode) else "folder" if stat.S_ISDIR(mode) else "other" if mode else None,
+            kind=_KINDS.get(stat.S_IFMT(mode), "other"),
             size=found.st_size if found is not None else 0,
             links=found.st_nlink if found is not None and stat.S_ISREG(mode) else 1,
             errno=error_number,

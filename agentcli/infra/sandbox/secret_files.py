@@ -64,7 +64,7 @@ class Stamp(NamedTuple):
 
 
 class SecretFiles:
-    """Finds the paths for which `is_secret` is true, which is only called for names that a quick test lets pass."""
+    """Finds the paths for which `is_secret` is true; it is called only for names that a quick test cannot rule out."""
 
     def __init__(self, base: Path, is_secret: Callable[[Path], bool]) -> None:
         self._base = base
@@ -79,9 +79,9 @@ class SecretFiles:
         if is_denied is not None:  # a rule may deny any name, so every path is tested
             denied = {path for path in paths if is_denied(self._base / os.fsdecode(path))}
         folders = {path.rpartition(b"/")[0] for path in paths}
-        # One test for all paths takes less time than one for each.
-        all_plain = all(map(self._is_plain_folder, folders)) and not _is_ambiguous(b"".join(paths))
-        candidates = [path for path in paths if _looks_secret(path) or (not all_plain and self._needs_full_check(path))]
+        # One test of all paths together takes less time than one of each.
+        are_plain = all(map(self._is_plain_folder, folders)) and not _is_ambiguous(b"".join(paths))
+        candidates = [path for path in paths if _looks_secret(path) or (not are_plain and self._needs_full_check(path))]
         return denied.union(path for path in candidates if self._is_secret(self._base / os.fsdecode(path)))
 
     def _needs_full_check(self, path: bytes) -> bool:
@@ -145,7 +145,7 @@ class SecretValues:
     """The secret values of one workspace. Files are read again only after they change. Git runs in `environment`.
 
     A value in a committed file is not a secret, unless that file is itself a secret file. The commit is the HEAD of the
-    first call, because commands can write the index and later ones. `secrets_among` finds the secret ones among paths.
+    first call, because commands can write the index and commit. `secrets_among` finds the secret ones among paths.
     """
 
     def __init__(

@@ -122,7 +122,7 @@ class SessionConfinement:
         secrets, below_roots = self.scan.secrets_and_auto_executed(roots)
         used_profile = profile or limits.profile
         # A read-only command cannot write anything anyway.
-        protected = () if used_profile == "read-only" else self._protected(roots, below_roots[:MAX_AUTO_EXECUTED])
+        protected = () if used_profile == "read-only" else self._protected_paths(roots, below_roots[:MAX_AUTO_EXECUTED])
         # A command started as read-only needs no host, so a program that a repository makes git run reaches none.
         proxy = self._proxies.get(frozenset(grants.hosts)) if profile != "read-only" else None
         return confinement.Bounds(
@@ -163,7 +163,7 @@ class SessionConfinement:
                 return connect_to_process(server, port)
         return None
 
-    def _protected(self, roots: Sequence[Path], below_roots: Sequence[Path]) -> Iterator[str | Path]:
+    def _protected_paths(self, roots: Sequence[Path], below_roots: Sequence[Path]) -> Iterator[str | Path]:
         """Yield the auto-executed names in the roots, and all other paths that commands must not write."""
         table, home = auto_executed(), self.limits.home
         # For `a/b`, `present_names` looks only for `a`; and it returns all names for a folder that it cannot list.

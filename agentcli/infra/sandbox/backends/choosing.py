@@ -281,7 +281,7 @@ def _spellings(path: Path) -> list[str]:
 
 
 def _without_case(text: str) -> str:
-    """Return a pattern that matches a text in any case; the language has no flag for that."""
+    """Return a pattern that matches a text in upper and lower case; the language has no flag for that."""
     return "".join(f"[{c.lower()}{c.upper()}]" if c.lower() != c.upper() else re.escape(c) for c in text)
 
 

@@ -129,9 +129,12 @@ def _fork_supervisor(channel: socket.socket, supervisors: set[int], notes: list[
 
 
 def _receive(channel: socket.socket) -> tuple[bytes, list[int]]:
-    """Receive one byte and its descriptors; no byte means that the other end is closed."""
+    """Receive one byte and its descriptors; no byte means that agentcli has closed the other end, or is gone."""
     flags = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
-    byte, descriptors, _, _ = socket.recv_fds(channel, 1, _MAX_DESCRIPTORS, flags)
+    try:
+        byte, descriptors, _, _ = socket.recv_fds(channel, 1, _MAX_DESCRIPTORS, flags)
+    except OSError:  # agentcli was killed before it had read all answers
+        return b"", []
     for descriptor in descriptors:
         os.set_inheritable(descriptor, False)
     return byte, list(descriptors)
@@ -143,10 +146,7 @@ def _supervise(control: socket.socket) -> int:
     wakeup = _open_wakeup_on_child_end()
     code = 0
     while code == 0:
-        try:
-            order, descriptors = _receive(control)
-        except OSError:  # agentcli was killed before it had read all answers
-            break
+        order, descriptors = _receive(control)
         if not order:
             break
         if order == START:
@@ -243,10 +243,7 @@ class Supervisor:
 
     def _take_order(self) -> None:
         """Carry out an order from agentcli; if none can be read, agentcli is gone: end the tree."""
-        try:
-            order, descriptors = _receive(self._control)
-        except OSError:
-            order, descriptors = b"", []
+        order, descriptors = _receive(self._control)
         if order == KEEP_OUTPUT:
             self._pipe, self._file, *_ = descriptors  # the others only stay open
             os.set_blocking(self._pipe, False)

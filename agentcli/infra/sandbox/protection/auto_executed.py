@@ -72,7 +72,7 @@ def _watched_names() -> dict[str, int]:
 
 
 def present_names(root: Path, names: tuple[str, ...]) -> list[str]:
-    """Return the names that may exist in a folder, in any case; `*.x` matches all names with that ending."""
+    """Return the names that may exist in a folder, ignoring case; `*.x` stands for all names with that ending."""
     try:
         entries = sorted(os.listdir(root))  # noqa: PTH208  # a fifth of the time
     except OSError:  # if the folder cannot be listed, all may exist

@@ -226,19 +226,19 @@ class ProtectedSnapshot:
         held.restore_access()
         folder_now = f"/proc/self/fd/{held.descriptor}"
         name_now = basename(os.readlink(folder_now))  # noqa: PTH115
-        is_removed = name_now.endswith(" (deleted)")  # the kernel's mark, or the end of the folder's real name
+        is_removed = name_now.endswith(" (deleted)")  # the kernel adds this; a real name may end so, too
         with suppress(FileNotFoundError):
             is_removed = is_removed and identity_of(os.lstat(f"{folder_now}/../{name_now}")) != held.identity
         if is_removed:
             self._held.release(path)
         with self._held.open_parent(path) as (folder, name):
-            if is_removed:  # a new folder stays, and its entries are compared with those of the removed one
+            if is_removed:  # a new folder at the path stays: `_restore_if_changed` compares what is in it
                 replacement = self._held.state_at(path)
                 if replacement is not None and replacement.kind == "link":
                     self._move_aside(path, report)
                 return
             is_moved = name_now != name or identity_of(os.stat(f"{folder_now}/..")) != held.parent  # noqa: PTH116
-            # A folder that moved together with the folder around it is not moved back by itself.
+            # Only protected names are restored, and not for a folder that moved together with the one around it.
             if is_moved and is_read_only_name(name) and identity_of(os.fstat(folder)) == held.parent:
                 self._move_aside(path, report)
                 os.rename(f"{folder_now}/../{name_now}", name, dst_dir_fd=folder)
