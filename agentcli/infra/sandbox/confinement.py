@@ -330,13 +330,18 @@ class Protection(msgspec.Struct, kw_only=True):
 
     def _protect_entry(self, path: str, folder: str, placeholder: bytes | None) -> None:
         kind = kind_of(path)
+        is_placeholder = (
+            kind == "file"
+            and placeholder is not None
+            and read_small_file(path).encode(errors="surrogateescape") == placeholder
+        )
         if kind == "symlink":
             self.problems.append(f"{path} is a symbolic link, which a command can replace.")
             target = os.path.realpath(path)
             if is_inside(target, folder) and target != folder and kind_of(target) != "nothing":
                 _append_once(self.read_only, target)
         # A mount point of another command counts as missing, because it disappears when that command ends.
-        elif placeholder is not None and (kind == "nothing" or (kind == "file" and _has_content(path, placeholder))):
+        elif placeholder is not None and (kind == "nothing" or is_placeholder):
             self.missing_files[path] = placeholder
         elif kind == "nothing" or is_mount_point(path):
             _append_once(self.missing_folders, path)
@@ -348,10 +353,6 @@ class Protection(msgspec.Struct, kw_only=True):
             for path in getattr(other, name):
                 _append_once(getattr(self, name), path)
         self.missing_files |= other.missing_files
-
-
-def _has_content(file: str, content: bytes) -> bool:
-    return read_small_file(file).encode(errors="surrogateescape") == content
 
 
 def _append_once(paths: list[str], path: str) -> None:

@@ -75,13 +75,12 @@ class MountPoints:
         descriptors = [*self._folders.values(), *(held.lock for held in self._held)]
         self._held.clear()
         self._folders.clear()
-        if not descriptors:
-            return
-        # Closing frees the removed files, which can take the disk a while. `Thread.start` would wait for the thread.
-        try:
-            start_new_thread(_close, (descriptors,))
-        except RuntimeError:  # no more threads can be started
-            _close(descriptors)
+        if descriptors:
+            # Closing frees the removed files, which can take a while. `Thread.start` would wait for the thread.
+            try:
+                start_new_thread(_close, (descriptors,))
+            except RuntimeError:  # no more threads can be started
+                _close(descriptors)
 
     def ensure(self, path: str, content: bytes | None = None) -> bool:
         """Create and lock a folder, or a file with this content; return True if the path can be mounted on.

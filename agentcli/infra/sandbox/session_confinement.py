@@ -254,7 +254,7 @@ class SessionConfinement:
                 if (self._aside / _UNFINISHED).is_dir():
                     from agentcli.infra.sandbox.protection.snapshot import clean_up_killed_sessions
 
-                    reverts.add(clean_up_killed_sessions(self._aside / _UNFINISHED))
+                    reverts = clean_up_killed_sessions(self._aside / _UNFINISHED)
                 self._unreported = Reverts(
                     [f"{each}, changed by a command of a session that was killed" for each in reverts.reverted],
                     [*reverts.not_reverted],

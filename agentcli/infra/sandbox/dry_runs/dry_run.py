@@ -222,7 +222,7 @@ class DryRuns:
             limit_watch.cancel()
         too_much = limit_watch.result() if limit_watch.done() and limit_watch.exception() is None else ""
         if (job := result.job) is not None:  # the command took too much, or left processes running
-            await asyncio.shield(self._shell().end(job.id))
+            await asyncio.shield(self._shell().end_and_forget(job.id))
             stall = "; ".join(filter(None, (too_much or result.stall, _ENDED)))
             result = replace(result, job=None, output_file=job.output_file, stall=stall)
         return result, too_much

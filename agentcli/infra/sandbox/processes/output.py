@@ -76,7 +76,7 @@ class CommandOutput:
         return (self._head + self._line)[:_END_CHARS]
 
     @property
-    def has_much_to_write(self) -> bool:  # then call `write`
+    def should_write(self) -> bool:
         return self._cut > 0 and len(self._unwritten) >= _WRITE_AT
 
     def write(self) -> None:

@@ -94,7 +94,7 @@ class Run:
                 if not data:
                     return
                 self._output.add(data)
-                if self._output.has_much_to_write:
+                if self._output.should_write:
                     self._writing = asyncio.ensure_future(asyncio.to_thread(self._output.write))
                     await asyncio.shield(self._writing)
                 if len(data) < _CHUNK:  # the pipe is empty now

@@ -173,7 +173,7 @@ class Shell:
             with suppress(FileExistsError):
                 path.touch(0o600, exist_ok=False)
                 return path
-        raise AssertionError
+        raise AssertionError  # `count` never ends
 
     def list(self) -> Sequence[BackgroundJob]:
         return [run.describe_job() for run in self._jobs]
@@ -184,7 +184,7 @@ class Shell:
     async def stop(self, id: str) -> None:
         await self._get(id).process.end()
 
-    async def end(self, id: str) -> None:
+    async def end_and_forget(self, id: str) -> None:
         run = self._get(id)
         self._jobs.remove(run)
         await run.stop_watching()
@@ -241,7 +241,7 @@ class DetachHandle(Struct, frozen=True):
                     )
                 await asyncio.sleep(_POLL_S)
         except asyncio.CancelledError:
-            await asyncio.shield(shell.end(id))
+            await asyncio.shield(shell.end_and_forget(id))
             raise
         return detached  # the job is still running
 

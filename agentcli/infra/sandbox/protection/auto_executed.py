@@ -206,7 +206,7 @@ def _find_program(settings: str | None, common: str, top: str) -> str:
     if settings is None:
         return f"one in {common}/config, which git does not list"
     hook_folders = [f"{common}/hooks"]
-    words = settings.split("\0")  # scopes and settings in turn
+    words = settings.split("\0")  # alternately scopes and settings
     for scope, text in zip(words[::2], words[1::2], strict=False):
         setting = Setting.parse(text)
         if scope not in ("local", "worktree"):  # the person's and the machine's settings are trusted

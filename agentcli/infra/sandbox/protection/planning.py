@@ -241,8 +241,8 @@ class RepositoryPlanner:
         holds_writable_folder = any(is_inside(folder, path) for folder in self._writable)
         if path == base or holds_writable_folder:
             plan.problems.append(f"Git takes hooks or settings from {path}, which commands can write.")
-            return
-        plan.protect(base, os.path.relpath(path, base), placeholder)
+        else:
+            plan.protect(base, os.path.relpath(path, base), placeholder)
 
 
 def looks_like_git_dir(folder: str) -> bool:
