@@ -35,7 +35,7 @@ def input_with_both_names(tool: str, input: Mapping[str, Any], cwd: Path) -> dic
     return both
 
 
-def to_own_names(tool: str, updated: Mapping[str, Any], sent: Mapping[str, Any]) -> dict[str, Any]:
+def own_input(tool: str, updated: Mapping[str, Any], sent: Mapping[str, Any]) -> dict[str, Any]:
     """Return a hook's `updated` arguments under our names; a hook may change either of the two names that it gets."""
     own = dict(updated)
     for theirs, ours in ARGUMENTS.get(tool, {}).items():

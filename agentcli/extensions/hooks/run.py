@@ -14,7 +14,7 @@ from agentcli.agent.events import Emit, HookRan, Notice
 from agentcli.agent.interfaces import CallRecord, Decision, EventAnswer, EventHooks, EventName
 from agentcli.agent.session import Session
 from agentcli.conversation.entries import reminder
-from agentcli.extensions.claude_code_names import CLAUDE_CODE_NAMES, input_with_both_names, to_own_names
+from agentcli.extensions.claude_code_names import CLAUDE_CODE_NAMES, input_with_both_names, own_input
 from agentcli.extensions.hooks.spec import HookSpec, OnError
 from agentcli.llm.messages import ToolResult, ToolUse
 from agentcli.tools.tool import Ask
@@ -227,7 +227,7 @@ class RunningHooks(msgspec.Struct, kw_only=True):
         for notice in (*answer.notices, *problem):
             context.publish(Notice(notice, agent_id=agent_id))
         if call is not None and answer.input is not None:
-            answer = msgspec.structs.replace(answer, input=to_own_names(call.name, answer.input, arguments))
+            answer = msgspec.structs.replace(answer, input=own_input(call.name, answer.input, arguments))
         return msgspec.structs.replace(answer, reason=context.mask(answer.reason), context=context.mask(answer.context))
 
     async def _run_and_report(self, spec: HookSpec, input: bytes, subject: str, agent_id: str) -> EventAnswer:

@@ -16,12 +16,7 @@ from agentcli.agent.permissions.modes import parse_mode
 from agentcli.agent.permissions.rules import Rule, Verb, parse_rule, parse_rules
 from agentcli.agent.session import Session
 from agentcli.errors import ToolError, UsageError, UserError
-from agentcli.extensions.claude_code_names import (
-    CLAUDE_CODE_NAMES,
-    claude_code_call,
-    claude_code_question,
-    to_own_names,
-)
+from agentcli.extensions.claude_code_names import CLAUDE_CODE_NAMES, claude_code_call, claude_code_question, own_input
 from agentcli.extensions.hooks import run as hook_runs
 from agentcli.extensions.hooks.spec import EVENTS, HookSpec, read_hooks
 from agentcli.extensions.mcp.tools import Parts, RemoteResult, RemoteTool
@@ -281,7 +276,7 @@ class PermissionBridge:
             case {"behavior": "allow"}:
                 updated = answer.get("updatedInput") or sent
                 is_changed = updated != sent and question.kind == "run"  # the other kinds do not ask about arguments
-                input = to_own_names(question.call.name, updated, sent) if is_changed else None
+                input = own_input(question.call.name, updated, sent) if is_changed else None
                 changes = self._change_permissions(answer.get("updatedPermissions") or ())
                 return ops.Approve(id, allowed=True, input=input, **changes)
             case _:
