@@ -159,31 +159,20 @@ def _permitted(policy: CallPolicy, decision: PolicyDecision, answer: str = "") -
 
 async def _ask_person(policy: CallPolicy, decision: PolicyDecision, context: ToolContext) -> PermittedCall | None:
     """Ask about a call, and return None if the person changed its input. Raises `ToolError` for a no."""
-    call, facts, turn = policy.call, policy.facts, policy.call.turn
-    tool, arguments = facts.tool, facts.arguments
-    # The preview may use the call's grants before the approval, because only the person sees it.
-    context = copied(context, terms=RunTerms(grants=facts.grants))
-    try:
-        preview = await tool.preview(arguments, context)
-    except ToolError:
-        if not facts.blocked_files:  # an edit that cannot be applied fails now, before the person is asked
-            raise
-        preview = tool.arguments_text(arguments)  # the error might quote a file that the model may not read yet
-    if facts.blocked_files:  # they may hold secrets
-        await turn.session.services.load_secrets()
-        preview = call.report.mask.text(preview)
+    call, turn = policy.call, policy.call.turn
+    context = copied(context, terms=RunTerms(grants=policy.facts.grants))
+    preview = await _preview(policy, context)
     if turn.session.ask is None:
         raise ToolError(f"{decision.reason}, and no one can approve it.", kind="permission_denied")
     question = await asyncio.to_thread(_question, policy, decision, preview)
-    answer: Approve | PolicyDecision
-    hook = await fire(call.turn.session, "PermissionRequest", call=call.use)
-    if hook.decision in ("allow", "deny"):
+    hook = await fire(turn.session, "PermissionRequest", call=call.use)
+    if hook.decision not in ("allow", "deny"):
+        await fire(turn.session, "Notification", message=question.title, notification_type="permission_prompt")
+        answer = await policy.ask(question, policy.decide)
+    else:
         reason, only_reads = hook.reason or "a hook decided", decision.only_reads
         # Hooks open nothing outside the sandbox: only a person can.
         answer = PolicyDecision(outcome=hook.decision, reason=reason, includes_grants=False, only_reads=only_reads)
-    else:
-        await fire(turn.session, "Notification", message=question.title, notification_type="permission_prompt")
-        answer = await policy.ask(question, policy.decide)
     if isinstance(answer, PolicyDecision):
         if answer.outcome == "deny":
             raise ToolError(f"{answer.reason}.", kind="permission_denied")
@@ -200,6 +189,21 @@ async def _ask_person(policy: CallPolicy, decision: PolicyDecision, context: Too
         return structs.replace(permitted, dry_run="on_request")
     context.workspace.session_grants.exposed.update(decision.exposed_files)
     return await _with_answer(permitted, answer, question.hunks, context)
+
+
+async def _preview(policy: CallPolicy, context: ToolContext) -> str:
+    """Return a call's preview, which may use its grants before the approval, because only the person sees it."""
+    tool, arguments, blocked_files = policy.facts.tool, policy.facts.arguments, policy.facts.blocked_files
+    try:
+        preview = await tool.preview(arguments, context)
+    except ToolError:
+        if not blocked_files:  # an edit that cannot be applied fails now, before the person is asked
+            raise
+        preview = tool.arguments_text(arguments)  # the error might quote a file that the model may not read yet
+    if not blocked_files:
+        return preview
+    await policy.call.turn.session.services.load_secrets()  # the files may hold some
+    return policy.call.report.mask.text(preview)
 
 
 async def _with_answer(
