@@ -153,8 +153,7 @@ class Report:
         self._end_output()
         effects = "it was a dry run, and nothing was applied" if self.is_dry_run else "it may have partially run"
         partial = f"{cut_middle(''.join(self.shown_output))}\n[interrupted by the user; {effects}]".lstrip()
-        content = partial if self.is_running else INTERRUPTED
-        self.finish(ToolOutput(content, is_error=True, summary="interrupted"))
+        self.finish(ToolOutput(partial if self.is_running else INTERRUPTED, is_error=True, summary="interrupted"))
 
 
 def count_recorded(changes: Iterable[FileChange]) -> str:

@@ -119,9 +119,12 @@ class SlashCommand(Struct, frozen=True):
         except ToolError as error:
             raise UserError(str(error)) from error
         if isinstance(outcome, AsPrompt):
-            kind = "mcp_prompt" if self.name.startswith("mcp__") else "slash_command"
-            about = {"expansion_type": kind, "command_name": self.name}
-            about |= {"command_args": argument, "prompt": outcome.text}
+            about = {
+                "expansion_type": "mcp_prompt" if self.name.startswith("mcp__") else "slash_command",
+                "command_name": self.name,
+                "command_args": argument,
+                "prompt": outcome.text,
+            }
             answer = await fire(host.session.runtime.calls, "UserPromptExpansion", subject=self.name, **about)
             if answer.blocks or answer.stops:
                 raise UserError(f"A hook refused /{self.name}: {answer.reason or 'no reason given.'}")

@@ -228,8 +228,7 @@ def find_facts(tool: Tool, arguments: Any, workspace: Workspace) -> CallFacts:
             access: Access = "write" if tool.effect == "edit" else "read"
             given = (getattr(arguments, name, None) for name in tool.file_arguments or ("path",))
             files = tuple(paths.find(path, access) for path in given if isinstance(path, str))
-            lost = (file for file in files if access == "read" and paths.is_lost_in_tmp(file.named))
-            if gone := next(lost, None):
+            if gone := next((file for file in files if access == "read" and paths.is_lost_in_tmp(file.named)), None):
                 raise ToolError(f"{gone.given} is gone: /tmp is new and empty for each command.", kind="not_found")
             return CallFacts(tool=tool, arguments=arguments, paths=paths, files=files)
         case "web":
