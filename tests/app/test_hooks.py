@@ -251,8 +251,10 @@ def test_a_permission_request_is_answered_in_the_person_s_place(place: Place) ->
     hook(place, "PermissionRequest", says(place, "request", allow), matcher="Write")
     with place.talk(place.script(WRITE, DONE)) as running:
         running.say("go")
-        running.wait_for(lambda line: line.get("result") == "done")
+        end = running.wait_for(lambda line: line.get("result") == "done")
     assert (place.folder / "made").exists()
+    entries = json.loads(place.run("sessions", "show", end["session_id"], "--json").out)["entries"]
+    assert [entry["body"]["answer"] for entry in entries if "answer" in entry["body"]] == ["allowed by a hook"]
     told = given(place, "request")
     assert (told["tool_name"], told["tool_input"]["file_path"]) == ("Write", str(place.folder / "made"))
 

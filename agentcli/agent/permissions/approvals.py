@@ -169,14 +169,16 @@ async def _ask_person(policy: CallPolicy, decision: PolicyDecision, context: Too
     if hook.decision not in ("allow", "deny"):
         await fire(turn.session, "Notification", message=question.title, notification_type="permission_prompt")
         answer = await policy.ask(question, policy.decide)
+        decided_by = f"mode {turn.state.mode}"
     else:
+        decided_by = "a hook"
         reason, only_reads = hook.reason or "a hook decided", decision.only_reads
         # Hooks open nothing outside the sandbox: only a person can.
         answer = PolicyDecision(outcome=hook.decision, reason=reason, includes_grants=False, only_reads=only_reads)
     if isinstance(answer, PolicyDecision):
         if answer.outcome == "deny":
             raise ToolError(f"{answer.reason}.", kind="permission_denied")
-        return _permitted(policy, answer, f"allowed by mode {turn.state.mode}")
+        return _permitted(policy, answer, f"allowed by {decided_by}")
     if not answer.allowed and answer.comment == NOBODY_LEFT:
         raise ToolError(f"{decision.reason}, and {NOBODY_LEFT}.", kind="permission_denied")
     if not answer.allowed or answer.hunks == ():  # a yes to no hunks is a no
