@@ -116,7 +116,8 @@ def _read_long(field: Field, remaining: list[Field], known: Options, read: Argum
     name, has_value, value = field.text.partition("=")
     kind = known.kinds.get(name)
     read.option_names.append(name)
-    if kind in (None, _DOES_MORE) or (kind == "" and has_value):
+    has_extra_value = kind == "" and has_value
+    if kind in (None, _DOES_MORE) or has_extra_value:
         _note_doubtful_option(field.text, known, read)
     elif has_value:
         _note_option_value(kind, structs.replace(field, text=value), read)
@@ -134,7 +135,7 @@ def _read_short(field: Field, remaining: list[Field], known: Options, read: Argu
         name, value = f"-{text[at]}", text[at + 1 :]
         kind = known.kinds.get(name)
         read.option_names.append(name)
-        if kind != "":  # it takes a value, or is not known
+        if kind != "":  # it takes a value, does more than read, or is not known
             break
     if kind in (None, _DOES_MORE):
         _note_doubtful_option(text if kind is None else name, known, read)

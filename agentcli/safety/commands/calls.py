@@ -42,7 +42,7 @@ def allow_forms_with_assignments(assignments: Sequence[tuple[str, Field]], field
     if not all(value.is_known and not value.needs_state for _, value in assignments):
         return ()
     words = [f"{name}={value.text}" for name, value in assignments]
-    return tuple(" ".join((*words, form)) for form in allow_forms([fields])) if words else ()
+    return tuple(" ".join((*words, form)) for form in allow_forms([fields]))
 
 
 def deny_forms(fields: Sequence[Field]) -> tuple[str, ...]:

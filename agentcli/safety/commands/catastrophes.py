@@ -126,12 +126,11 @@ _OVERWRITING = frozenset(  # programs that write to a disk itself if that is the
 
 
 def catastrophe(fields: Sequence[Field], state: State) -> str:
-    """Return why a command must never run, or "". Its wrappers and redirections are not looked at."""
-    name, first = name_of(fields), fields[1].text if len(fields) > 1 else ""
-    # Only the first argument, because a later `--help` may be the value of another option.
+    """Return why a program must never run with its arguments, or ""."""
+    name = name_of(fields)
+    first = fields[1].text if len(fields) > 1 else ""  # a later `--help` may be the value of another option
     prints_help = first in ("--help", "--version") and name in _PROGRAMS_WITH_HELP
-    is_dry_run = re.fullmatch(r"mkfs\.ext[234]|mke2fs", name) and first == "-n"
-    is_mkfs = re.fullmatch(r"mkfs\..+|mke2fs.*|newfs.*|mk(ntfs|dosfs|exfatfs|fs_msdos|reiserfs|udffs|swap)", name)
+    is_dry_run = first == "-n" and re.fullmatch(r"mkfs\.ext[234]|mke2fs", name)
     if prints_help or is_dry_run:
         return ""
     if name in _OVERWRITING:
@@ -139,6 +138,7 @@ def catastrophe(fields: Sequence[Field], state: State) -> str:
         written = known((*effects.writes, *effects.deletes))
         reasons = (write_catastrophe(Field(path, is_glob=bool(WILDCARD.search(path)))) for path in written)
         return next(filter(None, reasons), "")
+    is_mkfs = re.fullmatch(r"mkfs\..+|mke2fs.*|newfs.*|mk(ntfs|dosfs|exfatfs|fs_msdos|reiserfs|udffs|swap)", name)
     judge = _JUDGES.get("mkfs" if is_mkfs else name)
     return judge(fields[1:], state) if judge else ""
 

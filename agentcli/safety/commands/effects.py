@@ -125,8 +125,9 @@ def _written_paths(sources: Sequence[Field], targets: Sequence[Field], state: St
     # The target must be a folder if there are several sources, or if it is `..` or ends in a slash.
     is_folder = bool(targets) and (len(sources) > 1 or re.fullmatch(r"(.*/)?(\.{0,2})", targets[0].text))
     folders = [path for path in written if path != UNKNOWN and (is_folder or path == state.home)]
-    names = [name for source in sources if is_auto_executed(PurePath(name := PurePath(source.text).name))]
-    return (*written, *(f"{folder}/{name}" for folder in folders for name in names))
+    names = [PurePath(source.text).name for source in sources]
+    created = [f"{folder}/{name}" for folder in folders for name in names if is_auto_executed(PurePath(name))]
+    return (*written, *created)
 
 
 def _auto_executed_targets(sources: Sequence[Field], targets: Sequence[Field], state: State) -> tuple[str, ...]:
@@ -163,18 +164,18 @@ def _ddrescue_effects(arguments: Sequence[Field], state: State) -> Effects:
 
 def _download_effects(arguments: Sequence[Field], state: State) -> Effects:
     """Return the effects of curl, wget and the like: the hosts, the files they write, and those they upload."""
-    pairs = [*itertools.pairwise(arguments)]  # an option and the word after it
+    pairs = [*itertools.pairwise(arguments)]  # each word, perhaps an option, with the word after it
     # In `curl -O URL`, the word after the option is not its value.
-    written = [word for option, word in pairs if _OUTPUT_OPTION.fullmatch(option.text) and not _URL.match(word.text)]
+    files = [word for option, word in pairs if _OUTPUT_OPTION.fullmatch(option.text) and not _URL.match(word.text)]
     # `is`, because equal words may mean different things: `curl -o example.org example.org` has a file and a host.
-    other_words = [field.text for field in arguments if not any(field is file for file in written)]
+    other_words = [field.text for field in arguments if not any(field is file for file in files)]
     hosts = tuple(_host_in(found) for text in other_words if (found := _URL.match(text) or _HOST.fullmatch(text)))
-    written += [Field(found[1]) for field in arguments if (found := _OUTPUT_IN_OPTION.fullmatch(field.text))]
+    files += [Field(found[1]) for field in arguments if (found := _OUTPUT_IN_OPTION.fullmatch(field.text))]
     # `curl -T file`, `wget --post-file=file`, `curl -d @file`, `-F name=@file`; `-` is the standard input.
     names = [word.text for option, word in pairs if _UPLOAD_OPTION.fullmatch(option.text)]
     names += [found[1] for field in arguments if (found := _UPLOADED_FILE.match(field.text))]
     uploaded = absolute_paths([Field(name) for name in names if name != "-"], state)
-    return Effects(reads=uploaded, writes=absolute_paths(written, state), hosts=hosts or (UNKNOWN,))
+    return Effects(reads=uploaded, writes=absolute_paths(files, state), hosts=hosts or (UNKNOWN,))
 
 
 def _ssh_effects(arguments: Sequence[Field], state: State) -> Effects:
@@ -199,7 +200,7 @@ _GIT_READERS = ("blame", "cat-file", "describe", "diff", "grep", "log", "ls-file
 
 
 def _git_effects(arguments: Sequence[Field], state: State) -> Effects:
-    subcommand = git_words([Field("git"), *arguments])  # and the words after it
+    subcommand = git_words([Field("git"), *arguments])  # with the words after it
     for option, folder in itertools.pairwise(arguments[: len(arguments) - len(subcommand)]):  # git's own options
         if option.text == "-C":
             state = state.entering(folder)

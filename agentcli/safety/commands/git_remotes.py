@@ -14,19 +14,19 @@ from agentcli.safety.commands.records import Effects, GitSetup, WorkspaceView
 from agentcli.safety.hosts import WEB_PORTS, read_host, split_port
 
 _URL = re.compile(r"(?:https?|ssh|git\+ssh|ssh\+git)://(?:[^/?#]*@)?(?P<address>[^/?#@]*)(?:/.*)?", re.DOTALL)
-_SSH_PATH = re.compile(
-    r"(?:[^/:]*@)?(?P<address>[^/:@]+):(?!:|//).*", re.DOTALL
-)  # `user@host:path`; `ext::…` names a program
+# `user@host:path`, but not `ext::…`, which names a program.
+_SSH_PATH = re.compile(r"(?:[^/:]*@)?(?P<address>[^/:@]+):(?!:|//).*", re.DOTALL)
 
 
 def with_remotes(effects: Effects, words: Sequence[Field], state: State, workspace: WorkspaceView) -> Effects:
-    """Return the effects of a call of git with those on its remotes; unchanged if a remote is not certain."""
+    """Return the effects of a call of git with its remotes as the hosts; unchanged if a remote is not certain."""
     call = read_git_call(words[1:])
     for option_value in call.folders:
         state = state.entering(option_value)
     if call.problem or not call.words or not state.folders:
         return effects
-    name, combined = call.words[0].text, replace(effects, hosts=())
+    name = call.words[0].text
+    combined = replace(effects, hosts=())  # without the `UNKNOWN` for the remotes
     for folder in state.folders:
         setup = workspace.git_setup(folder)
         remotes = _find_remotes(call.words, setup) if setup is not None else []
@@ -69,10 +69,11 @@ def _find_remotes(words: Sequence[Field], setup: GitSetup) -> list[str]:
 def _urls_of(remote: str, setup: GitSetup, subcommand: str) -> list[str]:
     """Return the addresses of a remote, with the replacements of `url.*.insteadOf`. Git fetches from the first one."""
     is_push, urls = subcommand == "push", []
-    own = [] if subcommand == "clone" else setup.values(f"remote.{remote}.url")
-    push_urls = setup.values(f"remote.{remote}.pushurl") if is_push and own else []
-    keys = ["pushinsteadof", "insteadof"] if is_push and not push_urls else ["insteadof"]  # the first that applies
-    for url in push_urls or (own if is_push else own[:1]) or [remote]:
+    own_urls = [] if subcommand == "clone" else setup.values(f"remote.{remote}.url")
+    push_urls = setup.values(f"remote.{remote}.pushurl") if is_push and own_urls else []
+    # The second key counts only if no setting with the first one applies to the address.
+    keys = ["pushinsteadof", "insteadof"] if is_push and not push_urls else ["insteadof"]
+    for url in push_urls or (own_urls if is_push else own_urls[:1]) or [remote]:
         by_key = ([pair for pair in setup.sections("url", key) if url.startswith(pair[1])] for key in keys)
         replacements = next(filter(None, by_key), [("", "")])
         new, old = max(replacements, key=lambda pair: len(pair[1]))  # git takes the longest
@@ -81,7 +82,7 @@ def _urls_of(remote: str, setup: GitSetup, subcommand: str) -> list[str]:
 
 
 def _effect_of(url: str, base: str, *, is_push: bool) -> Effects | None:
-    """Return the effect of connecting to an address; None if it leads to another program or is not clear."""
+    """Return the effect of connecting to an address; None if it makes git run a program, or is not clear."""
     if url.startswith(("/", "./", "../", "file:///")):
         folder = normal(posixpath.join(base, url.removeprefix("file://")))
         return Effects(reads=(folder,), writes=(folder,) if is_push else (), remotes=(folder,))
@@ -92,6 +93,6 @@ def _effect_of(url: str, base: str, *, is_push: bool) -> Effects | None:
         host, port = split_port(found["address"], default=None)
         host = read_host(host)
         host = f"[{host}]" if ":" in host else host  # IPv6
-        shown = host if port is None or port in WEB_PORTS else f"{host}:{port}"
-        return Effects(hosts=(shown,), remotes=() if is_web else (f"ssh://{shown}",))
+        named = host if port is None or port in WEB_PORTS else f"{host}:{port}"  # as grants of hosts name it
+        return Effects(hosts=(named,), remotes=() if is_web else (f"ssh://{named}",))
     return None

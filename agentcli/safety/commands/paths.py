@@ -14,14 +14,14 @@ from msgspec.structs import replace
 from agentcli.safety.commands.arguments import git_words, listed_names
 from agentcli.safety.commands.effects import beyond_workspace, names_its_paths
 from agentcli.safety.commands.reader.syntax import UNKNOWN_TEXT, Field, State, name_of, normal
-from agentcli.safety.commands.records import UNKNOWN, Effects, WorkspaceView
+from agentcli.safety.commands.records import Effects, WorkspaceView, known
 from agentcli.safety.paths.judge import is_auto_executed, is_secret
 
 
 def is_system_path(field: Field, state: State, *, includes_home_content: bool = True) -> bool:
     """Return True for the root, a folder that the system needs, the home, or a glob of everything in one of them.
 
-    Unless it `includes_home_content`, a glob of everything in the home is not such a path, but the home itself is.
+    With `includes_home_content=False`, a glob of everything in the home does not count, but the home itself does.
     """
     paths = state.paths(field) if field.text else []
     home = normal(state.home)
@@ -32,12 +32,12 @@ def _is_system_path(path: str, is_glob: bool, home: str, includes_home_content: 
     home_parts = _parts(home)
     home_and_above = {"/" + "/".join(home_parts[:count]) for count in range(len(home_parts) + 1)}
     system_folders = home_and_above.union(listed_names("paths", "system"))
-    if not is_glob or path == home:  # of the glob `~/*/..`, `normal` leaves the home
+    if not is_glob or path == home:  # `normal` has turned the glob `~/*/..` into the home
         return path in system_folders
     parts = _parts(path)
     while parts and finds_most_names(parts[-1]):  # deleting `/usr/*` is as bad as deleting `/usr`
         parts = parts[:-1]
-    is_home_content = parts == home_parts != []  # for a home `/`, `/*` is the whole system
+    is_home_content = bool(home_parts) and parts == home_parts  # for a home `/`, `/*` is the whole system
     if is_home_content and not includes_home_content:
         return False
     parts_of_folders = map(_parts, system_folders)
@@ -138,12 +138,12 @@ class ReadCheck:
         if ".." in parts or finds_parent or not self.workspace.is_readable(Path(folder)):
             return False
         if shows not in ("content", "lines", "search"):
-            return True
-        is_any_name = parts[-1].strip("*") == ""
+            return True  # only contents are secret
+        above, _, name = path.rpartition("/")
         if shows == "search":
             # A search in `*` searches what a search in the folder would.
-            return is_any_name or self._may_read_matches(parts[-1], path.rpartition("/")[0])
-        return self._may_read_matches(parts[-1], path.rpartition("/")[0], secrets=_SECRET_EXAMPLES)
+            return name.strip("*") == "" or self._may_read_matches(name, above)
+        return self._may_read_matches(name, above, secrets=_SECRET_EXAMPLES)
 
     def _may_read_matches(self, glob: str, folder: str, *, secrets: Sequence[str] = ()) -> bool:
         """Return True for a glob such as `*.ts` or `src/*.{ts,tsx}` whose endings are not those of secret files."""
@@ -155,21 +155,24 @@ class ReadCheck:
         return all(self.workspace.is_readable(Path(folder, name)) for name in matches)
 
 
-def reason_to_ask(
-    layers: Sequence[Sequence[Field]], values: Sequence[str], effects: Effects, check: ReadCheck, *, why: str
-) -> str:
-    """Return the reason to ask before a command runs; an empty string if its changes can be shown afterwards.
+# The problems, as `problem_of` and `ReadCheck` word them, of commands that show variables, or a path that may hold
+# secrets. The path has no wildcards, because `outside_problem` finds out more about a glob.
+_MAY_SHOW_SECRETS = re.compile(r"environment|all variables|^[^*?\[]+ is outside the workspace$")
 
-    `layers` are its words with and without each wrapper, `values` are the values of the variables it sets, and `why` is
-    the reason why it does more than read.
+
+def reason_to_ask(
+    layers: Sequence[Sequence[Field]], values: Sequence[str], effects: Effects, check: ReadCheck, *, problem: str
+) -> str:
+    """Return the reason to ask before a command runs; an empty string if a dry run can show what it does.
+
+    `layers` are its words with and without each wrapper, `values` are the values of the variables it sets, and
+    `problem` is the reason why it does more than read.
     """
     if reason := next(filter(None, map(beyond_workspace, layers)), ""):
         return reason
-    # These reasons of `problem_of` and `ReadCheck` say that a secret is shown, or that one path leads outside.
-    is_irreversible = re.search(r"environment|all variables|^[^*?\[]+ is outside the workspace$", why)
-    if is_irreversible or any(host != UNKNOWN for host in effects.hosts):
-        return why
-    paths = [Field(path) for path in (*effects.reads, *effects.writes, *effects.deletes) if path != UNKNOWN]
+    if _MAY_SHOW_SECRETS.search(problem) or known(effects.hosts):  # what was shown or sent cannot be discarded
+        return problem
+    paths = [Field(path) for path in known((*effects.reads, *effects.writes, *effects.deletes))]
     return check.outside_problem([*_paths_of_call(layers, values), *paths])
 
 
@@ -179,9 +182,9 @@ def named_secrets(layers: Sequence[Sequence[Field]], values: Sequence[str], stat
     For `layers` and `values` see `reason_to_ask`.
     """
     layers = [_words_without_messages(fields) for fields in layers]
-    possible = _paths_of_call(layers, values)
-    possible += [field for fields in layers for field in fields[1:] if not field.is_known]
-    paths = (normal(path) for field in possible for path in state.paths(field) or state.likely_paths(field))
+    possible_paths = _paths_of_call(layers, values)
+    possible_paths += [field for fields in layers for field in fields[1:] if not field.is_known]
+    paths = (normal(path) for field in possible_paths for path in state.paths(field) or state.likely_paths(field))
     return tuple(dict.fromkeys(path for path in paths if is_secret(PurePath(path), PurePath(state.home))))
 
 
@@ -252,10 +255,10 @@ _ENDING_IN_PATH = tuple(
 
 
 def sensitive_files(layers: Sequence[Sequence[Field]], state: State) -> tuple[str, ...]:
-    """Return the secret and auto-executed files that the words of a command name, also as a part of an option.
+    """Return the secret and auto-executed files that the words of a command name, even if only a part of a word does.
 
-    The script of an interpreter is left out. Auto-executed files are, too, if the command only reads or its effects
-    name every file that it writes. `layers` are its words with and without each wrapper.
+    The script of an interpreter does not count. Auto-executed files do not count if the command only reads, or if its
+    effects name every file that it writes. `layers` are its words with and without each wrapper.
     """
     found: list[str] = []
     for fields in layers:

@@ -38,7 +38,7 @@ def analyse(command: str, *, workspace: WorkspaceView) -> CommandAnalysis:
     """Judge a command by its text. Never raises."""
     too_long = "the command is too long to check" if len(command) > MAX_CHARS else ""
     command = f"{command[:200]}…" if too_long else command
-    # Bash treats these characters like letters; people and other programs see nothing, a blank or a line end.
+    # Bash treats hidden characters like letters; people and other programs see nothing, a blank or a line end.
     hidden = min((char for char in set(command) if not _is_shown(char)), default="")  # `min`: a set has no fixed order
     text = "".join(char if _is_shown(char) else "\ufffd" for char in command) if hidden else command
     disguise = f"it contains an invisible or misleading character (U+{ord(hidden):04X})" if hidden else ""
@@ -75,7 +75,7 @@ def _scratch_files(text: str) -> tuple[str, ...]:
 
 
 def _combine_verdicts(walk: "Walk", doubt: str, text: str) -> CommandAnalysis:
-    """Combine the verdicts of the segments: the worst one applies, with the first reason that was found for it.
+    """Combine the verdicts of the segments: the worst one applies, with the first reason for it.
 
     `doubt` says why the text may mean something else than it shows.
     """
@@ -92,7 +92,8 @@ def _combine_verdicts(walk: "Walk", doubt: str, text: str) -> CommandAnalysis:
     ]
     worst, reason = max(found, key=lambda each: _RANKS[each[0]])
     must_ask = walk.must_ask
-    if worst == "block" and (syntax_error := read_commands(text).syntax_error):  # bash would run nothing of it
+    # Bash would run nothing of a text with a syntax error, so a person may allow it in spite of a catastrophe in it.
+    if worst == "block" and (syntax_error := read_commands(text).syntax_error):
         must_ask = f"a part of it would be refused: {reason}"
         worst, reason = "ask", syntax_error
     effects = reduce(Effects.__or__, (segment.effects for segment in walk.segments), Effects())
@@ -126,6 +127,20 @@ class WalkContext(Struct, frozen=True, kw_only=True):
     deny_forms: tuple[str, ...] = ()  # `deny_forms` of those shells
     depth: int = 0  # the number of scripts around it
     stdin_text: str = ""  # the text of its standard input; "" if the whole command does not redirect that
+
+
+def _allow_forms(
+    node: CommandNode, call: calls.ProgramCall, context: WalkContext, variable_problem: str, wrapper_problem: str
+) -> tuple[str, ...]:
+    """Return the forms of a call without redirections that allow rules match."""
+    if variable_problem:  # a rule must name the variables; it cannot name a shell, or what is around the call, as well
+        is_alone = call.shell is None and not context.problem
+        return calls.allow_forms_with_assignments(node.assignments, call.layers[0]) if is_alone else ()
+    if context.problem:
+        return context.allow_forms  # only a rule for what is around the command covers it
+    # If the wrappers are a problem, an allow rule must name them all: only the outermost layer gives forms.
+    layers_in_rules = call.layers[:1] if wrapper_problem else call.layers
+    return (*context.allow_forms, node.words_text, *calls.allow_forms(layers_in_rules))
 
 
 class Walk:
@@ -179,7 +194,7 @@ class Walk:
     def _walk_commands(self, script: Script, state: State, context: WalkContext) -> State:
         """Walk through pipelines, joined by `&&`, `||`, `;` and the like, and return the state after the last one."""
         operator_before = ""
-        state_if_skipped = state  # after `a &&`, the state that a failure of `a` left
+        state_if_skipped = state  # after `a &&`, the state that a failure of `a` left; after `a ||`, a success of `a`
         for pipeline in script:
             success, failure = self._walk_pipeline(pipeline, state, context)
             if operator_before == "&&":
@@ -241,47 +256,50 @@ class Walk:
         if name_of(call.layers[0]) == "exec" and stdin_text != context.stdin_text:
             self._is_stdin_replaced = True
         self._note_dangers(node, call, state)
-        possible_scripts = self._walk_possible_scripts(node, call, state, stdin_text)
+        script_segments = self._walk_possible_scripts(node, call, state, stdin_text)
         variables = [f"{name}={state.expand(value).text}" for name, value in node.assignments]
         wrapper_variables = [field.text for wrapper in call.wrappers for field in wrapper.assignments]  # `env A=1`
         variable_problem = calls.variable_problem(variables)
         wrapper_problem = call.problem or calls.variable_problem(wrapper_variables)
-        problem = redirects.problem or variable_problem or wrapper_problem or context.problem
-        allow_forms = context.allow_forms
-        if redirects.problem or variable_problem:
-            allow_forms = ()
-        elif not context.problem:
-            # If the wrappers are a problem, an allow rule must name them all: only the outermost layer gives forms.
-            layers_in_rules = call.layers[:1] if wrapper_problem else call.layers
-            allow_forms = (*context.allow_forms, node.words_text, *calls.allow_forms(layers_in_rules))
-        script_segments = [segment for walk in possible_scripts for segment in walk.segments]
+        allow_forms: tuple[str, ...] = ()  # no allow rule covers a redirection into a file
+        if not redirects.problem:
+            allow_forms = _allow_forms(node, call, context, variable_problem, wrapper_problem)
         script_forms = [form for segment in script_segments for form in segment.deny_forms]
-        own_text = " ".join(node.text.split())
-        deny_forms = tuple(dict.fromkeys((own_text, *call.deny_forms, *script_forms, *context.deny_forms)))
+        deny_forms = (" ".join(node.text.split()), *call.deny_forms, *script_forms, *context.deny_forms)
+        segment = Segment(  # what is around the program
+            text=node.text,
+            reason=redirects.problem or variable_problem or wrapper_problem or context.problem,
+            allow_forms=allow_forms,
+            deny_forms=tuple(dict.fromkeys(deny_forms)),
+        )
         catastrophe = call.catastrophe or redirects.catastrophe
         if call.shell is not None and not catastrophe:
-            inside = structs.replace(context, problem=problem, allow_forms=allow_forms, deny_forms=deny_forms)
-            inside = structs.replace(inside, depth=context.depth + 1, stdin_text=stdin_text)
-            return self._walk_script(node, call, call.shell, state, context=inside)
-        if variable_problem and not redirects.problem and not context.problem:
-            allow_forms = calls.allow_forms_with_assignments(node.assignments, call.layers[0])
-        words = tuple(field.text for field in call.fields) if all(field.is_known for field in call.fields) else None
-        check = ReadCheck(self.workspace, state)
-        program_problem = problem_of(call.fields, check)
-        may_do_more = program_problem or catastrophe
-        effects = self._effects_of_program(node, call, state) if may_do_more else Effects(reads=tuple(check.reads))
+            depth = context.depth + 1
+            return self._walk_script(segment, call.layers, call.shell, state, depth=depth, stdin_text=stdin_text)
         layers = [*call.layers, *call.possible_commands]
         values = [variable.partition("=")[2] for variable in (*variables, *wrapper_variables)]
-        if program_problem:
-            effects |= Effects(reads=named_secrets(layers, values, state), names=sensitive_files(layers, state))
-        reason, effects = program_problem or problem, redirects.effects | effects
-        segment = Segment(
-            text=node.text, words=words, reason=reason, effects=effects, allow_forms=allow_forms, deny_forms=deny_forms
-        )
+        problem, effects = self._judge_program(node, call, state, values, is_catastrophe=bool(catastrophe))
+        words = tuple(field.text for field in call.fields) if all(field.is_known for field in call.fields) else None
+        effects = redirects.effects | effects
+        segment = structs.replace(segment, words=words, reason=problem or segment.reason, effects=effects)
         # A script that leads to a question makes the command ask.
         ask_reason = next((each.reason for each in script_segments if each.verdict == "ask"), "")
         self._add_segment(segment, state, catastrophe=catastrophe, layers=layers, values=values, ask_reason=ask_reason)
         return calls.states_after(call, state)
+
+    def _judge_program(
+        self, node: CommandNode, call: calls.ProgramCall, state: State, values: Sequence[str], *, is_catastrophe: bool
+    ) -> tuple[str, Effects]:
+        """Return why the program of a call may do more than read, or "", and its effects without redirections."""
+        check = ReadCheck(self.workspace, state)
+        problem = problem_of(call.fields, check)
+        if not problem and not is_catastrophe:
+            return "", Effects(reads=tuple(check.reads))
+        effects = self._effects_of_program(node, call, state)
+        if problem:
+            layers = [*call.layers, *call.possible_commands]
+            effects |= Effects(reads=named_secrets(layers, values, state), names=sensitive_files(layers, state))
+        return problem, effects
 
     def _effects_of_program(self, node: CommandNode, call: calls.ProgramCall, state: State) -> Effects:
         effects = effects_of(call.fields, state)
@@ -304,32 +322,51 @@ class Walk:
 
     def _walk_possible_scripts(
         self, node: CommandNode, call: calls.ProgramCall, state: State, stdin_text: str
-    ) -> list["Walk"]:
-        """Walk through the scripts that a command may run: those among its words, and those on its standard input."""
+    ) -> list[Segment]:
+        """Walk through the scripts that a command may run, and return their segments.
+
+        These are the scripts among its words, and those on its standard input.
+        """
         shown = [shell.script or "" for each in call.candidates if (shell := each.shell) is not None]
-        walks = [self._walk_possible_script(text, state, is_shown=True) for text in shown if text != UNKNOWN_TEXT]
-        texts = [*calls.scripts_of(call, node.redirects, stdin_text, state)]
-        if call.hides_program or UNKNOWN_TEXT in texts:  # the output of a substitution may be the program or its script
-            texts += [calls.printed_by_script(script, state) for script in node.substitutions]
-        return walks + [self._walk_possible_script(text, state, is_shown=False) for text in texts]
+        guesses = [*calls.scripts_of(call, node.redirects, stdin_text, state)]
+        if call.hides_program or UNKNOWN_TEXT in guesses:  # a substitution may print the program or its script
+            guesses += [calls.printed_by_script(script, state) for script in node.substitutions]
+        segments = []
+        for text in shown:
+            if text != UNKNOWN_TEXT:
+                segments += self._walk_possible_script(text, state, is_shown=True)
+        for text in guesses:
+            segments += self._walk_possible_script(text, state, is_shown=False)
+        return segments
 
     def _walk_script(
-        self, node: CommandNode, call: calls.ProgramCall, shell: Wrapper, state: State, *, context: WalkContext
+        self,
+        shell_segment: Segment,
+        layers: list[tuple[Field, ...]],
+        shell: Wrapper,
+        state: State,
+        *,
+        depth: int,
+        stdin_text: str,
     ) -> StatesAfter:
         """Walk through the text after `sh -c`.
 
         The shell itself becomes a segment only if it, or a wrapper, has a problem, or if the text has no commands.
         """
-        if context.depth > _MAX_DEPTH:
+        if depth > _MAX_DEPTH:
             self.note_unjudged("its scripts are nested too deeply")
             return state, state
+        context = WalkContext(
+            problem=shell_segment.reason,
+            allow_forms=shell_segment.allow_forms,
+            deny_forms=shell_segment.deny_forms,
+            depth=depth,
+            stdin_text=stdin_text,
+        )
         count_before = len(self.segments)
         after = self._walk_text(shell.script or "", state, context)
-        if context.problem or count_before == len(self.segments):
-            segment = Segment(
-                text=node.text, reason=context.problem, allow_forms=context.allow_forms, deny_forms=context.deny_forms
-            )
-            self._add_segment(segment, state, layers=call.layers[:-1])  # the last layer is the shell with its text
+        if shell_segment.reason or count_before == len(self.segments):
+            self._add_segment(shell_segment, state, layers=layers[:-1])  # the last layer is the shell with its text
         return (after, after) if shell.is_same_shell else (state, state)  # `eval 'cd x'` changes the shell's folder
 
     def _add_segment(
@@ -349,17 +386,17 @@ class Walk:
         """
         if catastrophe:
             segment = structs.replace(segment, verdict="block", reason=catastrophe, allow_forms=())
-        elif why := segment.reason:
+        elif problem := segment.reason:
             check = ReadCheck(self.workspace, state)
-            ask_reason = ask_reason or reason_to_ask(layers, values, segment.effects, check, why=why)
-            segment = structs.replace(segment, verdict="ask" if ask_reason else "try", reason=ask_reason or why)
+            ask_reason = ask_reason or reason_to_ask(layers, values, segment.effects, check, problem=problem)
+            segment = structs.replace(segment, verdict="ask" if ask_reason else "try", reason=ask_reason or problem)
         else:
             segment = structs.replace(segment, reason=_ONLY_READS)
         if segment not in self.segments[-_RECENT:]:
             self.segments.append(segment)
 
-    def _walk_possible_script(self, text: str, state: State, *, is_shown: bool) -> "Walk":
-        """Walk through a script that the command may run, take over what was found, but no segments; return the walk.
+    def _walk_possible_script(self, text: str, state: State, *, is_shown: bool) -> list[Segment]:
+        """Walk through a script that the command may run, and return its segments, but note all else that it finds.
 
         `is_shown`: the command shows the script, as `sh -c SCRIPT` does, so a catastrophe in it is one of the command.
         Other scripts are guesses: a catastrophe in one leads to a question. The script's `runs_unseen` is not taken
@@ -369,7 +406,7 @@ class Walk:
         if UNKNOWN_TEXT in text:
             self.unreadable = self.unreadable or _UNREADABLE
         if not text.strip(UNKNOWN_TEXT) or self.command_count > _MAX_COMMANDS:
-            return inner  # with too many commands, `_walk_command` has noted that
+            return []  # with too many commands, `_walk_command` has noted that
         inner.command_count = self.command_count
         inner.run(text, state)
         self.command_count = inner.command_count
@@ -384,4 +421,4 @@ class Walk:
             self.catastrophe = self.catastrophe or catastrophe
         elif catastrophe:
             self.must_ask = self.must_ask or f"a part of it would be refused: {catastrophe}"
-        return inner
+        return inner.segments

@@ -256,7 +256,7 @@ def _read_part(remaining: list[Field], call: FindCall, *, is_negated: bool) -> b
     elif kind != "neutral":
         call.is_narrowed = call.is_narrowed or kind == "comparing"  # its file is not checked, hence the problem
         call.problem = call.problem or f"{name} of find is not known to only read"
-    del remaining[len(remaining) - len(values) :]
+    del remaining[len(remaining) - len(values) :]  # they were only looked at
     return name in ("!", "-not")
 
 

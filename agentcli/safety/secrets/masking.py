@@ -107,17 +107,17 @@ class PlainText:
         if not is_complete and (begun := _BEGUN.search(written, max(0, len(written) - _MAX_BEGUN_CHARS))):
             self.text = written[: begun.start()]
         codes = [*_CODE.finditer(self.text)] if any(sign in self.text for sign in _SIGNS) else []
-        self._lengths = [0, *accumulate(len(code[0]) for code in codes)]  # lengths[n]: the first n codes together
-        # The positions in the plain text that follow a code.
-        self._positions = [code.start() - before for code, before in zip(codes, self._lengths, strict=False)]
+        self._code_chars = [0, *accumulate(len(code[0]) for code in codes)]  # at [n], those of the first n codes
+        # For each code, the position in the plain text of what follows it.
+        self._positions = [code.start() - self._code_chars[index] for index, code in enumerate(codes)]
         self.text = _CODE.sub("", self.text) if codes else self.text
 
     def before_codes(self, position: int) -> int:
         """Return where the text as written continues at a position of the plain text: before any codes there."""
-        return position + self._lengths[bisect_left(self._positions, position)]
+        return position + self._code_chars[bisect_left(self._positions, position)]
 
     def behind_codes(self, position: int) -> int:
-        return position + self._lengths[bisect_right(self._positions, position)]
+        return position + self._code_chars[bisect_right(self._positions, position)]
 
 
 class StreamMask:
@@ -176,9 +176,9 @@ class StreamMask:
                 continue
             if secret.start >= self._masked:
                 certain.append(secret)
-            elif certain:
+            elif certain:  # it overlaps the newest secret, and extends it
                 certain[-1] = certain[-1]._replace(end=secret.end)
-            else:
+            else:  # the newest secret was returned before
                 certain.append(Secret(self._done, secret.end, ""))
             self._masked = secret.end
         self._done = max(certain_end, self._masked)
@@ -187,27 +187,27 @@ class StreamMask:
     def _find_keys(self, certain_end: int, *, is_complete: bool) -> tuple[list[Secret], int]:
         """Return the private keys found so far, and `certain_end` moved to where their masking can no longer change."""
         keys = [Secret(*span, PRIVATE_KEY) for span in self._key_ends]
-        key, start = self._key, self._searched
+        text, key = self._plain.text, self._key
         self._key = None
-        while True:
-            if key is None:
-                key = find_key(self._plain.text, start, is_complete=is_complete)
-                if key is None:
-                    # The text may end in the middle of the line that begins a key.
-                    self._searched = max(start, len(self._plain.text) - MAX_MARK_CHARS)
-                    return keys, certain_end
-                if key.known_end is None or key.start >= certain_end:  # not certainly a key: wait for more text
-                    self._searched = key.start
-                    return keys, min(certain_end, key.start)
-            assert key.known_end is not None
-            end, may_continue = follow_key(self._plain.text, key.known_end, key.frame, is_complete=is_complete)
+        if key is None:
+            key = find_key(text, self._searched, is_complete=is_complete)
+        else:  # its beginning is masked already, so it is certain
+            certain_end = max(certain_end, key.start + 1)
+        while key is not None:
+            if key.known_end is None or key.start >= certain_end:  # not certainly a key: wait for more text
+                self._searched = key.start
+                return keys, min(certain_end, key.start)
+            end, may_continue = follow_key(text, key.known_end, key.frame, is_complete=is_complete)
             keys.append(Secret(key.start, end, PRIVATE_KEY))
             if may_continue:
                 # The rest of the key starts inside the masked text, so that it extends this secret and gets no marker.
                 self._key = KeyStart(end - 1, end, key.frame)
                 return keys, end
-            certain_end = max(certain_end, end)
-            start, key = end, None
+            certain_end, self._searched = max(certain_end, end), end
+            key = find_key(text, end, is_complete=is_complete)
+        # The text may end in the middle of the line that begins a key.
+        self._searched = max(self._searched, len(text) - MAX_MARK_CHARS)
+        return keys, certain_end
 
     def _forget(self, char_count: int) -> None:
         if char_count <= 0:

@@ -122,11 +122,12 @@ class EncodingGuess:
 
     def encoding(self) -> str | None:
         """Return UTF-8 (a few broken bytes are allowed), else Windows-1252; None for a binary file."""
-        if self._is_binary or self.wide_encoding:
-            return self.wide_encoding  # None for a binary file
-        if not self.invalid_bytes or self.bom or self._continuations > self.invalid_bytes:
-            return "utf-8"
-        return None if self._has_controls else "cp1252"
+        if self.wide_encoding:
+            return self.wide_encoding
+        is_utf8 = not self.invalid_bytes or self.bom or self._continuations > self.invalid_bytes
+        if self._is_binary or (self._has_controls and not is_utf8):
+            return None
+        return "utf-8" if is_utf8 else "cp1252"
 
 
 # By declared charset, the codec that is tried before the wider one of `codec_of`. Then a character that only the wider

@@ -7,7 +7,7 @@ Models misquote line ends, indentation, quotation marks and the like. `find_exac
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate, pairwise
@@ -93,11 +93,10 @@ def _find_lines(text: str, old: str, *, view_of: Callable[[str], View]) -> list[
     bare_text = _without_margins(lines)
     start = bare_text.find(sought) if sought.strip() else -1
     offsets = [0, *accumulate(map(len, lines))]  # where each line begins in the view
+    line_feeds = [found.start() for found in re.finditer("\n", bare_text)]  # each line of `bare_text` begins behind one
     matches: list[Match] = []
-    line_index = counted_end = 0  # `bare_text` has `line_index` line feeds before position `counted_end`
     while start >= 0:
-        line_index += bare_text.count("\n", counted_end, start)  # now that of the line that begins at `start`
-        counted_end = start
+        line_index = bisect_left(line_feeds, start)
         end_index = line_index + len(old_lines)
         found_lines = lines[line_index:end_index]
         shift = learn_shift(old_lines, found_lines)

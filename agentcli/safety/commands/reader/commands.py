@@ -38,11 +38,37 @@ class CommandReader(syntax.WordReader):
 
     def read_script(self, closing: str = "") -> Script:
         """Read the commands up to the end of the text; with `closing`, up to and including a `)`."""
+        # The same reader reads the scripts in parentheses, so what belongs to the commands around them is set aside.
         outer_documents, outer_cases, outer_substitutions = self._here_documents, self._open_cases, self.substitutions
         self._here_documents, self._open_cases, self.substitutions = [], 0, []
         pipelines: list[Pipeline] = []
-        parts: list[CommandNode] = []  # the commands of the pipeline that is being read
-        operator_before = operator = ""  # the operators before and after the part that was read last
+        operator = ""  # the one after the pipeline that was read last
+        while True:
+            parts, operator = self._read_pipeline(operator, outer_waits=bool(outer_documents))
+            if operator == ")" and self._open_cases > 0:
+                parts, operator = [], ";"  # the words were a pattern of the `case`
+            elif operator == ")" and not closing:  # the ')' is skipped
+                self._note_syntax_error("a ')' has no '(' before it")
+            elif operator.startswith((";;", ";&")):
+                self._note("it contains a case")
+            if parts:
+                pipelines.append(Pipeline(tuple(parts), operator))
+            if operator == "" or (operator == ")" and closing):
+                break
+        if operator != closing:
+            self._note_syntax_error(") is missing")
+        if self._here_documents:
+            self._note("the text of a here-document is missing")
+        pipelines += [each for script in self.substitutions for each in script]  # those in arrays and here-documents
+        self._here_documents, self._open_cases, self.substitutions = outer_documents, outer_cases, outer_substitutions
+        return tuple(pipelines)
+
+    def _read_pipeline(self, operator_before: str, *, outer_waits: bool) -> tuple[list[CommandNode], str]:
+        """Read commands joined by `|`, if any, and return them with the operator after the last one.
+
+        For `outer_waits` see `_read_here_documents`.
+        """
+        parts: list[CommandNode] = []
         while True:
             part = self._read_pipeline_part()
             parts += [part] if part is not None else []
@@ -53,33 +79,13 @@ class CommandReader(syntax.WordReader):
             if (part is None and operator in (*_JOINING, ";", "&")) or (lacks_command and operator in ("", ")")):
                 self._note_syntax_error(f"a command is missing before {operator or 'the end'!r}")
             if operator == "\n":
-                self._read_here_documents(outer_waits=bool(outer_documents))
-            if operator == "\n" and lacks_command:
-                continue  # a command may follow `|` or `&&` in the next line
+                self._read_here_documents(outer_waits=outer_waits)
             if operator in ("|", "|&"):
                 operator_before = operator
-                continue
-            if operator == "(":
+            elif operator == "(":
                 self._handle_parenthesis(parts)
-                continue
-            if operator == ")" and self._open_cases > 0:
-                parts, operator = [], ";"  # the words were a pattern of the `case`
-            elif operator == ")" and not closing:  # the ')' is skipped
-                self._note_syntax_error("a ')' has no '(' before it")
-            elif operator.startswith((";;", ";&")):
-                self._note("it contains a case")
-            if parts:
-                pipelines.append(Pipeline(tuple(parts), operator))
-            parts, operator_before = [], operator
-            if operator == "" or (operator == ")" and closing):
-                break
-        if operator != closing:
-            self._note_syntax_error(") is missing")
-        if self._here_documents:
-            self._note("the text of a here-document is missing")
-        pipelines += [each for script in self.substitutions for each in script]  # those in arrays and here-documents
-        self._here_documents, self._open_cases, self.substitutions = outer_documents, outer_cases, outer_substitutions
-        return tuple(pipelines)
+            elif not (operator == "\n" and lacks_command):  # a command may follow `|` or `&&` in the next line
+                return parts, operator
 
     def _read_here_documents(self, *, outer_waits: bool) -> None:
         """Read the texts of the here-documents that began in the line before, and make them the redirections' targets.
@@ -139,10 +145,10 @@ class CommandReader(syntax.WordReader):
         while True:
             self._skip_blanks()
             word_start = self.at
-            is_first = not (words or assignments or redirects or subshell is not None)
+            is_empty = not (words or assignments or redirects or subshell is not None)  # so far
             if self._read_redirection(redirects):
                 continue
-            if self._next_is("(") and is_first and self.depth < syntax.MAX_DEPTH:
+            if self._next_is("(") and is_empty and self.depth < syntax.MAX_DEPTH:
                 self.at += 1
                 subshell = self._read_script_in_parentheses()
                 continue
@@ -155,10 +161,10 @@ class CommandReader(syntax.WordReader):
                 if raw.startswith("{"):
                     self._note("a redirection sets a variable")
                 self._read_redirection(redirects, descriptor=raw)
-            elif is_first and raw == "!":
+            elif is_empty and raw == "!":
                 is_negated = True
-            elif is_first and self._skip_reserved(raw):
-                command_start = self.at
+            elif is_empty and self._skip_reserved(raw):
+                command_start = self.at  # the command begins after `if`, `do` and the like
             elif not words and (found := _ASSIGNMENT.match(raw)):
                 if found[2] or found[3]:
                     self._note("it changes a part of a variable")
@@ -167,7 +173,7 @@ class CommandReader(syntax.WordReader):
                 words.append(field)
                 words_text.append(raw)
         substitutions, self.substitutions = tuple(self.substitutions), outer_substitutions
-        if is_first and not substitutions and not is_negated:
+        if is_empty and not substitutions and not is_negated:
             return None
         if subshell is not None and words:
             self._note("words follow a subshell")
@@ -237,8 +243,8 @@ class CommandReader(syntax.WordReader):
             char = self.text[start : start + 1]
             if closing == ";" and char in (";", "\n"):
                 return
-            is_substitution = char in ("<", ">") and self._next_is("(", 1)  # `<(` begins a word
-            if char and char in "\n;&|()<>" and not is_substitution:
+            begins_word = char in ("<", ">") and self._next_is("(", 1)  # a substitution: `<(`
+            if char and char in "\n;&|()<>" and not begins_word:
                 self.at += 1
                 if char == "\n":
                     self._read_here_documents(outer_waits=False)  # True would only note a problem, as each caller does

@@ -116,6 +116,7 @@ class State(Struct, frozen=True):
         A command that may use such a file therefore leads to a question even if it cannot be read in full.
         """
         for name in (field.text.replace(UNKNOWN_TEXT, ""), field.text.rpartition(UNKNOWN_TEXT)[2].lstrip("/:")):
+            # `.env*` may match `.env.x`.
             path = PurePath(self.start, name.replace("*", ".x") if field.is_glob else name)
             if name and (is_secret(path, None) or is_auto_executed(PurePath(name))):
                 return [normal(posixpath.join(self.start, name))]
@@ -257,8 +258,9 @@ class WordReader(ABC):
                 return "".join(parts)
             elif char == "\\":
                 follower = self.text[self.at + 1 : self.at + 2]
-                is_escape = follower in '$`"\\'  # before other characters the backslash stays
-                parts.append("" if follower == "\n" else follower if is_escape else "\\" + follower)
+                if follower not in '$`"\\\n':  # before other characters the backslash stays
+                    parts.append("\\")
+                parts.append(follower.removeprefix("\n"))  # a continued line
                 self.at += 2
             elif char == "`":
                 parts.append(self._read_backquotes())
