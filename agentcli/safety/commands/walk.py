@@ -269,6 +269,7 @@ class Walk:
         segment = Segment(  # what is around the program
             text=node.text,
             reason=redirects.problem or variable_problem or wrapper_problem or context.problem,
+            effects=redirects.effects,
             allow_forms=allow_forms,
             deny_forms=tuple(dict.fromkeys(deny_forms)),
         )
@@ -280,7 +281,7 @@ class Walk:
         values = [variable.partition("=")[2] for variable in (*variables, *wrapper_variables)]
         problem, effects = self._judge_program(node, call, state, values, is_catastrophe=bool(catastrophe))
         words = tuple(field.text for field in call.fields) if all(field.is_known for field in call.fields) else None
-        effects = redirects.effects | effects
+        effects = segment.effects | effects
         segment = structs.replace(segment, words=words, reason=problem or segment.reason, effects=effects)
         # A script that leads to a question makes the command ask.
         ask_reason = next((each.reason for each in script_segments if each.verdict == "ask"), "")

@@ -251,6 +251,7 @@ def test_a_file_of_tmp_that_a_command_makes_for_itself_runs_as_a_dry_run(command
     "command",
     [
         "git log > /tmp/x",
+        "sh -c 'git log' > /tmp/x",
         "make 2>&1 | tee /tmp/log | tail",
         "cat /tmp/x; make > /tmp/x; cat /tmp/x",
         "cat /tmp/x > f; rm /tmp/x",
