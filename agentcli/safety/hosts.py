@@ -101,7 +101,7 @@ def find_grant(grants: Iterable[HostGrant], host: str, port: int) -> HostGrant |
 def read_grant(text: str, *, allows_any_pattern: bool = False) -> HostGrant:
     """Parse a grant. Raises `ValueError`, with a message that says what to write instead.
 
-    Unless it `allows_any_pattern`, it also raises for patterns such as `*.org`, which cover too much.
+    Patterns such as `*.org`, which cover too much, are only accepted with `allows_any_pattern`.
     """
     is_pattern = text.strip().startswith("*.")
     name_and_port = text.strip().removeprefix("*.")

@@ -101,8 +101,11 @@ class JobOutcome(Struct, frozen=True, kw_only=True):
     def text(self) -> str:
         """A description of the end, such as `failed (exit 3)`."""
         code = self.exit_code or 0
-        end = f"failed (exit {code})" if code > 0 else f"ended by signal {-code}" if code else "ended"
-        return "ended at its time limit" if self.timed_out else end
+        if self.timed_out:
+            return "ended at its time limit"
+        if code < 0:
+            return f"ended by signal {-code}"
+        return f"failed (exit {code})" if code else "ended"
 
 
 class BackgroundJob(Struct, frozen=True, kw_only=True):
@@ -186,8 +189,10 @@ def count_changes(changes: Sequence[ChangeSummary]) -> str:
         counts.update(dict(change.worktree))
         if change.what != "repository" and change.files:
             counts[change.outcome] += change.files
-        else:  # a repository's own files are not counted
-            others.append(change.moves or ("" if change.worktree else f"{change.what} {change.outcome}"))
+        elif change.moves:
+            others.append(change.moves)
+        elif not change.worktree:  # a repository's own files are not counted
+            others.append(f"{change.what} {change.outcome}")
     return ", ".join(filter(None, [format_counts(counts), *dict.fromkeys(others)]))
 
 

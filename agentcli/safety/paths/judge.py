@@ -234,7 +234,7 @@ def judge_path(
     """
     # The person chose the workspace's name, so only the part below it can be odd; it is "" for the workspace itself.
     below = next((path[len(str(root)) + 1 :] for root in roots if f"{path}/".startswith(f"{root}/")), path)
-    if (below or not path) and is_odd(below):
+    if not path or (below and is_odd(below)):
         return "odd"
     if home is not None and (path == "~" or path.startswith("~/")):
         path = f"{home}{path[1:]}"

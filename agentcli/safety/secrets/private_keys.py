@@ -118,10 +118,10 @@ def _frame_of_line(text: str, begin: int) -> re.Pattern[str]:
     prefix = _ANY_LINE_END.split(text[max(0, begin - _MAX_FRAME_CHARS) : begin])[-1]
     if len(prefix) == _MAX_FRAME_CHARS or not prefix:  # cut off at its beginning, or empty
         return _KNOWN_FRAME
-    patterns = (  # `key.txt:12: ` must match `key.txt-13- ` too, the next line in the output of a search
-        r"\s+" if part.isspace() else "[:-]" if part in ":-" else r"\w+" if re.match(r"\w", part) else re.escape(part)
-        for part in re.findall(r"\w+|\s+|.", prefix.strip())
-    )
+    # `key.txt:12: ` must match `key.txt-13- ` too, the next line in the output of a search.
+    generalized = {"word": r"\w+", "blank": r"\s+", "mark": "[:-]"}
+    parts = re.finditer(r"(?P<word>\w+)|(?P<blank>\s+)|(?P<mark>[:-])|.", prefix.strip())
+    patterns = (generalized[part.lastgroup] if part.lastgroup else re.escape(part[0]) for part in parts)
     return re.compile(r"\s*" + "".join(patterns) + r"\s*")
 
 
@@ -146,7 +146,7 @@ def _read_key_line(text: str, position: int, frame: re.Pattern[str]) -> tuple[in
             if found := _LONG_LINE.match(line, body):
                 return start + found.end(), False
             if _HEADER.match(line, body):
-                break
+                break  # the next line may belong to the key
             if short_lines < 2 and _SHORT_LINE.match(line, body):
                 short_lines += 1
                 break

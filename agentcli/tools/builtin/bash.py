@@ -17,7 +17,7 @@ from agentcli.safety.paths.judge import is_read_only_name, is_secret
 from agentcli.tools.builtin.toolset import Bash, JobsCall
 from agentcli.tools.command import BackgroundJob, Command, CommandResult, JobOutcome, Profile
 from agentcli.tools.observation import PAGE_BYTES, cut_middle
-from agentcli.tools.sandbox import PathStatus, Use
+from agentcli.tools.sandbox import PathStatus, Sandbox, Use
 from agentcli.tools.tool import DryRunReport, ToolContext, ToolOutput
 from agentcli.tools.workspace import Workspace, display_name
 
@@ -44,16 +44,13 @@ async def _run_bash(arguments: Bash, context: ToolContext, *, is_own: bool = Fal
     command = _build_command(arguments, start, context)
     if arguments.background:
         # A job for which the call sets no limit of its own runs until the session ends.
-        limit_s = None if arguments.timeout_ms == Bash(command="").timeout_ms else command.timeout_s
-        at_once = asyncio.Event()
-        at_once.set()
-        job = (await sandbox.run(replace(command, timeout_s=limit_s), detach=at_once)).job
-        assert job is not None  # a command that is detached from the start is a job, or `run` raises `ToolError`
+        has_default_limit = arguments.timeout_ms == Bash(command="").timeout_ms
+        job = await _start_job(replace(command, timeout_s=None) if has_default_limit else command, sandbox)
         return _describe_start(job, "Started", context)
     if is_own:  # the person's own command, as `run_own` explains
         command = replace(command, profile="own", terminal=terminal, timeout_s=None if terminal else command.timeout_s)
     result = await sandbox.run(command, on_output=context.emit, detach=context.detach)
-    finish = partial(_make_output, arguments=arguments, context=context, start=start, note=note)  # makes the output
+    finish = partial(_make_output, arguments=arguments, context=context, start=start, note=note)
     if result.dry_run is not None:
         return ToolOutput(dry_run=_dry_run_report(result, start, context, finish))
     if result.job is not None and result.exit_code is None:  # with an exit code, the job is what was left running
@@ -68,6 +65,14 @@ async def _run_bash(arguments: Bash, context: ToolContext, *, is_own: bool = Fal
     if len(result.output) <= 2_000:  # so little is formatted in less time than a thread would take to start
         return finish(result)
     return await asyncio.to_thread(finish, result)
+
+
+async def _start_job(command: Command, sandbox: Sandbox) -> BackgroundJob:
+    at_once = asyncio.Event()
+    at_once.set()
+    job = (await sandbox.run(command, detach=at_once)).job
+    assert job is not None  # a command that is detached from the start is a job, or `run` raises `ToolError`
+    return job
 
 
 def _dry_run_report(

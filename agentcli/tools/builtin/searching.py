@@ -82,10 +82,13 @@ async def search_literal_brackets(
     brackets literal. Raises `ToolError` if the glob itself is wrong and no other form finds anything.
     """
     folders, slash, name = glob.rpartition("/")
-    forms = {f"{_escape_brackets(folders)}{slash}{name}": None, glob: None, _escape_brackets(glob): None}
+    forms = [glob]
+    if not glob.startswith("!"):
+        # Each form only once: most globs have no brackets, so that all three are equal.
+        forms = list(dict.fromkeys([f"{_escape_brackets(folders)}{slash}{name}", glob, _escape_brackets(glob)]))
     failures: list[ToolError] = []
     results: dict[str, T] = {}
-    for form in (glob,) if glob.startswith("!") else forms:
+    for form in forms:
         try:
             if has_found(result := await search(form)):
                 return result

@@ -115,7 +115,8 @@ def _replacement(text: str, match: Match, old: str, new: str) -> str:
     When it is adapted, kept lines keep their line ends, and new lines get that of the line before. Raises `ToolError`.
     """
     is_meant_as_written = _has_line_ends_of_file(text, match, old)
-    new = new if is_meant_as_written else match.adapt(new)
+    if not is_meant_as_written:
+        new = match.adapt(new)
     replaced = text[match.start : match.end]
     # The model saw U+FFFD for each broken byte. If it writes U+FFFD back, those bytes would be lost.
     if new.count("\ufffd") > replaced.count("\ufffd") and without_surrogates(replaced) != replaced:

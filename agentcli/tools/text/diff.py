@@ -1,6 +1,7 @@
 """Compares two texts, as a unified diff and as hunks; applies some hunks of a change, and merges two changes."""
 
 import difflib
+import itertools
 import re
 from collections.abc import Collection, Iterator, Sequence
 
@@ -121,18 +122,21 @@ def _split_runs(header: re.Match[str], lines: Sequence[str]) -> Iterator[str]:
     """Yield each run of changed lines of a hunk as a hunk, with at most `CONTEXT` unchanged lines on both sides."""
     # A row that begins with a backslash says that the row before has no line end; both are treated as one row.
     rows = re.findall(r"[^\n]*\n(?:\\[^\n]*\n?)?|[^\n]+", "".join(lines))
-    changed = [False, *(not row.startswith(" ") for row in rows), False]
-    # Unchanged and changed stretches alternate, first an unchanged one (maybe empty). Their starts, and the end:
-    edges = [0, *(n for n in range(len(rows) + 1) if changed[n] != changed[n + 1]), len(rows)]
+    # Unchanged and changed stretches alternate; an empty one is added so that they begin and end with an unchanged one.
+    stretches = [[*stretch] for _, stretch in itertools.groupby(rows, key=lambda row: row.startswith(" "))]
+    if rows and not rows[0].startswith(" "):
+        stretches.insert(0, [])
+    stretches.append([])
     # Old and new lines before the hunk. A header names the hunk's first line or, for an empty range, the one before.
     old, new = int(header[1]) - (header[2] != "0"), int(header[3]) - (header[4] != "0")
-    position = 0  # of the first row that `old` and `new` do not count yet
-    # Each run, from `start` to `end`, with the start of the stretch before it and the end of the stretch after it.
-    for before, start, end, after in zip(edges[::2], edges[1::2], edges[2::2], edges[3::2], strict=False):
-        first, last = max(before, start - CONTEXT), min(after, end + CONTEXT)
-        skipped, run = rows[position:first], rows[first:last]
-        old, new, position = old + _count(skipped, "+"), new + _count(skipped, "-"), first
-        yield "".join([f"@@ -{_range(old, old + _count(run, '+'))} +{_range(new, new + _count(run, '-'))} @@\n", *run])
+    for before, changed, after in zip(stretches[::2], stretches[1::2], stretches[2::2], strict=False):
+        skipped, run = before[:-CONTEXT], [*before[-CONTEXT:], *changed]
+        old, new = old + _count(skipped, "+"), new + _count(skipped, "-")
+        old_end, new_end = old + _count(run, "+"), new + _count(run, "-")
+        following = after[:CONTEXT]
+        old_range, new_range = _range(old, old_end + len(following)), _range(new, new_end + len(following))
+        yield "".join([f"@@ -{old_range} +{new_range} @@\n", *run, *following])
+        old, new = old_end, new_end
 
 
 def _count(rows: Sequence[str], sign_of_others: str) -> int:

@@ -141,13 +141,14 @@ def _as_written_before(notebook: dict[str, Any], before: bytes) -> bytes:
     indented = re.search(rb"\{\r?\n( +|\t)", before)
     indent = indented[1].decode() if indented else None  # None: all on one line
     is_without_blanks = indent is None and re.match(rb'\s*\{"\w+":\S', before)
-    separators, is_escaped = (",", ":") if is_without_blanks else None, before.isascii() and b"\\u" in before
+    separators = (",", ":") if is_without_blanks else None
+    is_escaped = before.isascii() and b"\\u" in before
     written = json.dumps(notebook, indent=indent, separators=separators, ensure_ascii=is_escaped)
     written = _SURROGATE.sub(lambda half: f"\\u{ord(half[0]):04x}", written)
     written += "\n" if before.endswith(b"\n") else ""
     if b"\r\n" in before:
         written = written.replace("\n", "\r\n")
-    return codecs.BOM_UTF8 * before.startswith(codecs.BOM_UTF8) + written.encode()
+    return (codecs.BOM_UTF8 if before.startswith(codecs.BOM_UTF8) else b"") + written.encode()
 
 
 def _joined(text: Any) -> str:
