@@ -95,7 +95,7 @@ class Builder:
 
     async def build_session(self, choice: setup.SessionChoice = setup.SessionChoice(), *, model: str = "") -> Session:
         """Return a session; its `model` is by default the stored one or that of the settings. Raises `UserError`."""
-        registry = self.offered_tools()
+        registry = self.offered_tools()  # a wrong setting fails before a log is opened
         log, entries = await setup.open_log(choice, self.store, self._large_results, self.config.cwd)
         rules = self.rules()
         await asyncio.to_thread(workspaces.finish_interrupted_dry_runs, self.config.paths.state, self._on_notice)
@@ -130,11 +130,11 @@ class Builder:
             if self._can_ask:  # otherwise they connect at a call
                 self.servers.start()
         await self._attach_hooks(session)
-        if calls.recording.checkpoints and workspaces.has_interrupted_calls(self.config, log.session_id):
+        if checkpoints and workspaces.has_interrupted_calls(self.config, log.session_id):
             from agentcli.agent.calls.perform import store_interrupted_changes
 
             try:
-                await store_interrupted_changes(calls.recording.checkpoints, entries, session.append)
+                await store_interrupted_changes(checkpoints, entries, session.append)
             except (StorageError, ToolError) as error:  # the next start looks again
                 self._on_notice(str(error))
         return session

@@ -63,8 +63,7 @@ class Conversation:
         self.prepared = PreparedMessages()
         self._messages: list[llm.Message] = []  # those of the next request
         self.add(*entries)
-        newest_first = (entry.body for entry in reversed(self.entries))
-        queued = next((body for body in newest_first if isinstance(body, log.Queued)), log.Queued())
+        queued = next((e.body for e in reversed(self.entries) if isinstance(e.body, log.Queued)), log.Queued())
         self.queue = Queue((*queued.steering, *queued.follow_ups))  # no turn is running, so none can be steered
 
     def add(self, *entries: log.Entry) -> None:
@@ -360,5 +359,4 @@ def _size(body: log.Body, model: models.ModelInfo) -> models.Size:
     message = _message(body)
     if message is None:
         return models.Size()
-    sent = models.sent_back(message.content, model)
-    return models.size_of(sent, model.name).plus(models.MESSAGE_SIZE)
+    return models.size_of(models.sent_back(message.content, model), model.name).plus(models.MESSAGE_SIZE)

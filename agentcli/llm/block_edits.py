@@ -109,7 +109,7 @@ def _apply_block(block: str, files: dict[str, str]) -> bool:
         new_lines = lines[new.first : new.end]
         key = (new.class_name, new.name)
         matches = [(p, old) for p, text in files.items() for old in _outline(text) if (old.class_name, old.name) == key]
-        has_file = has_file or bool(matches)
+        has_file |= bool(matches)
         if len(matches) == 1:
             path, old = matches[0]
             if code_paths and path not in code_paths:

@@ -273,16 +273,17 @@ class ChatReader:
         has_known_reason = self._finish_reason in (*_CUT, "", "stop", "tool_calls", "content_filter")
         note = "" if has_known_reason else f"unknown finish reason {self._finish_reason!r}"
         text, runs_text_calls = "".join(self._prose.text), self._quirks.read_text_calls
-        is_searched = runs_text_calls or len(text) <= 100_000  # only to report calls, a longer search is not worth it
-        if not uses and not was_cut and is_searched and (written := reply_parts.calls_in_text(text, self._tool_names)):
-            if runs_text_calls:
-                uses = [ours.ToolUse(self._ids.take(), name, arguments) for name, arguments in written]
-                out += (event for use in uses for event in reply_parts.call_events(use))
-            else:
-                note = note or (
-                    f"The model wrote a call of {written[0][0]} as text, so it did not run. If this server's models "
-                    f"always do, set providers.{self._provider}.quirks.read_text_calls = true."
-                )
+        # If calls in the text may only be reported, a long search is not worth it.
+        is_searched = not uses and not was_cut and (runs_text_calls or len(text) <= 100_000)
+        written = reply_parts.calls_in_text(text, self._tool_names) if is_searched else []
+        if written and runs_text_calls:
+            uses = [ours.ToolUse(self._ids.take(), name, arguments) for name, arguments in written]
+            out += (event for use in uses for event in reply_parts.call_events(use))
+        elif written:
+            note = note or (
+                f"The model wrote a call of {written[0][0]} as text, so it did not run. If this server's models "
+                f"always do, set providers.{self._provider}.quirks.read_text_calls = true."
+            )
         to_send_back = {"reasoning_details": self._details, EXTRAS: self._extras}
         opaque = (ours.Opaque(self._provider, {name: value}) for name, value in to_send_back.items() if value)
         message = ours.Message("assistant", (*self._prose.blocks(*opaque), *uses))

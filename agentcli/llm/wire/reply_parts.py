@@ -120,7 +120,7 @@ class Prose:
         self._has_no_opening_tag = begins_inside  # True in reasoning that began without a tag, until a tag closes it
         self._skips_newlines = False  # True after a tag, until other text comes
         self._expects_tag = True  # False after the first tag that does not begin the reply: no later one is read
-        self._last = ""  # the last character before `_held`
+        self._last_char = ""  # the character before `_held`
 
     def add_thinking(self, thought: str, out: list[StreamEvent]) -> None:
         """Add reasoning that the server sends separately. A tag in the text is then part of the answer."""
@@ -145,13 +145,14 @@ class Prose:
                 begun = self._held.lstrip()
                 if OPEN.startswith(begun) and begun != OPEN:
                     break  # the rest of the tag may still come
-                self._part = "thinking" if begun.startswith(OPEN) or self._has_no_opening_tag else "text"
-                if begun.startswith(OPEN):
+                has_tag = begun.startswith(OPEN)
+                self._part = "thinking" if has_tag or self._has_no_opening_tag else "text"
+                if has_tag:
                     self._held, self._skips_newlines, self._has_no_opening_tag = begun.removeprefix(OPEN), True, False
-            elif not self._read_to_tag(out, first_event):
+            elif not self._emit_to_tag(out, first_event):
                 break
 
-    def _read_to_tag(self, out: list[StreamEvent], first_event: int) -> bool:
+    def _emit_to_tag(self, out: list[StreamEvent], first_event: int) -> bool:
         """Emit held text up to the next tag; False if more must come. The new text's events begin at `first_event`."""
         if not self._expects_tag:
             self._emit_held(len(self._held), out)
@@ -163,7 +164,7 @@ class Prose:
             return False
         self._emit_held(tag.start(), out)
         self._expects_tag = False
-        is_mentioned = self._last in _BEFORE_A_WORD
+        is_mentioned = self._last_char in _BEFORE_A_WORD
         # Any other tag is text: it stays held, and the next call emits it.
         if is_thinking or (tag[0] == CLOSE and not is_mentioned):
             self._held, self._skips_newlines = self._held.removeprefix(CLOSE), True
@@ -184,7 +185,7 @@ class Prose:
         is_thinking = self._part == "thinking"
         (self.thinking if is_thinking else self.text).append(piece)
         out.append(ThinkingDelta(piece) if is_thinking else TextDelta(piece))
-        self._last = piece[-1:]
+        self._last_char = piece[-1:]
 
     def close(self, out: list[StreamEvent]) -> None:
         self._emit_held(len(self._held), out)
