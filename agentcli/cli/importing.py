@@ -36,17 +36,15 @@ def _import_folder(draft: Draft, source_key: str, folder: Any, *, setting: str) 
         draft.import_value(source_key, [str(folder)], *setting.split("."))
 
 
-def _import_choice(
-    draft: Draft, source_key: str, value: Any, *, setting: str, equivalents: dict[str, str], why: str
-) -> None:
-    """Import a text as its equivalent ("=": the same text), or leave it out with the reason `why` if it has none."""
-    path = setting.split(".")
+def _import_choice(draft: Draft, source_key: str, value: Any, row: Mapping[str, Any]) -> None:
+    """Import a text as its equivalent ("=": the same text), or leave it out with the row's reason if it has none."""
+    path, equivalents = row["choice"].split("."), row["values"]
     if not isinstance(value, str):
         draft.import_value(source_key, value, *path)  # which reports that it is not a text
     elif equivalent := equivalents.get(value, equivalents.get(_OTHERS, "")):
         draft.import_value(source_key, value if equivalent == "=" else equivalent, *path)
     else:
-        draft.leave_out(f"{source_key} {value!r}", why)
+        draft.leave_out(f"{source_key} {value!r}", row["why"])
 
 
 def _import_rule(draft: Draft, source_key: str, text: Any, *, verb: Verb) -> None:
@@ -208,8 +206,8 @@ def import_table(draft: Draft, rows: Mapping[str, Any], values: Mapping[str, Any
 
 def _import_with_row(draft: Draft, row: Any, source_key: str, value: Any) -> None:
     match row:
-        case {"choice": str(setting), "values": equivalents, "why": why}:
-            _import_choice(draft, source_key, value, setting=setting, equivalents=equivalents, why=why)
+        case {"choice": str(), "values": dict(), "why": str()}:
+            _import_choice(draft, source_key, value, row)
         case dict() if isinstance(value, Mapping):
             import_table(draft, row, value, f"{source_key}.")
         case [item_row] if isinstance(value, list):

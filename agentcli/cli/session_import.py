@@ -234,7 +234,6 @@ def _read_parts(content: Any) -> Iterator[Any]:
 
 
 def _media_or_note(media: Image | Document) -> Image | Document | Text:
-    """Return an image or document if providers take it, else a text with the reason why it is left out."""
     try:
         check_media([media])
     except ValueError as error:

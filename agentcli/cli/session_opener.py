@@ -272,15 +272,14 @@ async def answer_once(config: Config, options: argparse.Namespace, prompt: str, 
         (takes_stream and not writes_stream, "--input-format stream-json needs --output-format stream-json."),
     )
     if not takes_stream:
-        return await _answer_in_session(claude_code_flags.apply_agent(options, config), options, prompt, ending)
+        return await _answer_in_session(config, options, prompt, ending)
     from agentcli.cli.input_stream import open_stream, stream_of
     from agentcli.frontends.json_stream import ControlRequested
 
     stream = await open_stream(options, config)
     while True:
         try:
-            config_with_agent = claude_code_flags.apply_agent(options, config)
-            return await _answer_in_session(config_with_agent, options, prompt, ending, stream=stream)
+            return await _answer_in_session(config, options, prompt, ending, stream=stream)
         except ControlRequested as late:  # an Agent SDK's first line came too late: open the session again with it
             stream.lines.put_back(late.line)
             stream = stream_of(stream.lines, late.line, options, config)
@@ -294,6 +293,7 @@ async def _answer_in_session(
     config: Config, options: argparse.Namespace, prompt: str, ending: Ending, *, stream: "InputStream | None" = None
 ) -> int:
     """Answer a prompt, or the prompts of a stream, in a session; return the exit code. Raises `UserError`."""
+    config = claude_code_flags.apply_agent(options, config)
     takes_stream, client = stream is not None, stream.client if stream else None
     choice, store = session_choice(options), make_store(config, options, warn)
     if client is not None and client.transcripts is not None and choice.id:

@@ -19,7 +19,7 @@ from agentcli.llm import models as catalog
 from agentcli.llm.addresses import is_header_name, ollama_address
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Health, Provider
-from agentcli.models.providers import ProviderKeys, ProviderMaker, no_provider
+from agentcli.models.providers import ProviderKeys, ProviderMaker, unknown_provider_message
 from agentcli.settings.check import find_error, unknown_setting
 from agentcli.settings.files import current_folder, from_home
 from agentcli.settings.keys import StoredKeys, split_command
@@ -62,7 +62,7 @@ def check_settings(config: Config) -> None:
     fields = [field for field in ModelInfo.__struct_fields__ if field not in _FIXED_FIELDS]
     for name, rows in settings.models.items():
         if name not in bundled and name not in settings.providers:
-            raise config.error(no_provider(name, config), f"models.{name}")
+            raise config.error(unknown_provider_message(name, config), f"models.{name}")
         for model, row in rows.items():
             key = f"models.{name}.{model}"
             if unknown := next((field for field in row if field not in fields), ""):
@@ -78,7 +78,7 @@ def check_settings(config: Config) -> None:
             except UsageError as error:
                 raise config.error(str(error), f"provider.{key}") from error
             if name not in known:
-                raise config.error(no_provider(name, config), f"provider.{key}")
+                raise config.error(unknown_provider_message(name, config), f"provider.{key}")
 
 
 def _check_server(name: str, server: ServerSettings, config: Config) -> None:
@@ -184,8 +184,7 @@ class Models:
 
     def usual_model(self, provider: str) -> str:
         """Return the model that answers if only the provider is known; empty if there is none."""
-        known = (info.name for info in self.table())
-        names = chain((model for _, model in KEYED_MODELS), _CLOUD_MODELS, known)
+        names = chain((model for _, model in KEYED_MODELS), _CLOUD_MODELS, (info.name for info in self.table()))
         return next((name for name in names if name.startswith(f"{provider}/")), "")
 
     def forget(self, provider: str) -> None:

@@ -254,7 +254,7 @@ class ProviderMaker(msgspec.Struct):
 
         preset, provider = presets().get(info.provider), info.provider
         if preset is None and not server.base_url:
-            raise UsageError(no_provider(provider, self._config))
+            raise UsageError(unknown_provider_message(provider, self._config))
         address = self._address(server, provider, "OPENAI_BASE_URL" if provider == "openai" else "")
         if provider == "azure":
             address = address or self._azure_address(info.id)
@@ -293,8 +293,7 @@ class ProviderMaker(msgspec.Struct):
         return address
 
 
-def no_provider(name: str, config: Config) -> str:
-    """Return the error message for a name that no provider has."""
+def unknown_provider_message(name: str, config: Config) -> str:
     known = list(dict.fromkeys((*provider_names(), *config.settings.providers)))
     return (
         f"Unknown provider {name!r}{did_you_mean(name, known)}. Choose one of {', '.join(known)}. For another "

@@ -197,10 +197,10 @@ class Workers:
         os.set_blocking(ready_reader, False)
         for _ in range(count):
             self._start(partial(os.write, ready_writer, b"."))
-        starting = count
-        while not self._signal and starting:
+        unready_count = count
+        while not self._signal and unready_count:
             with suppress(BlockingIOError):
-                starting -= len(os.read(ready_reader, 1_024))
+                unready_count -= len(os.read(ready_reader, 1_024))
             if self._reap():
                 self._end_all()
                 raise UserError("A worker could not start. Its error is above, or in the log.")
@@ -226,7 +226,7 @@ class Workers:
             return
         for number in _END_SIGNALS:
             signal.signal(number, signal.SIG_DFL)
-        os.setpgid(0, 0)  # so that Ctrl-C reaches only the parent: a second signal would make a worker leave at once
+        os.setpgid(0, 0)  # so that Ctrl-C reaches only the parent: a second signal would make a worker exit at once
         os.close(self._alive)
         _work_in_child(self._worker, on_ready, self._parent)
 
