@@ -35,7 +35,7 @@ from agentcli.tools.builtin.toolset import builtin_tools
 _MISSING = Text("The imported conversation has no result of this call.")
 _TEXTS: dict[type, str] = {Text: "text", Thinking: "thinking", ToolUse: "input"}  # the field that may contain secrets
 _ID_START = len("rollout-2026-01-31T10-20-30-")  # the id's position in the name of a Codex file
-# Texts that these tools send in the user's name, about the environment or about their own commands.
+# Texts that these programs send in the user's name, about the environment or about their own commands.
 _NOTES = re.compile(
     r"\s*(<(command-name|command-message|local-command-\w+|bash-\w+|system-reminder|environment_context"
     r"|user_instructions|permissions instructions|skill|turn_aborted)\b|# AGENTS\.md instructions)"
@@ -43,18 +43,18 @@ _NOTES = re.compile(
 
 
 class OtherMessage(Struct):
-    """A message of another tool, whose calls still have that tool's names and arguments."""
+    """A message of another program, whose calls still have the names and arguments of that program's tools."""
 
     role: Role
     content: list[Block]
-    is_note: bool = False  # sent by the tool in the user's name
-    reply_id: str = ""  # the id of the model's reply: both tools store its blocks one by one
+    is_note: bool = False  # sent by the program in the user's name
+    reply_id: str = ""  # the id of the model's reply: both programs store its blocks one by one
 
 
 class OtherTranscript(Struct, kw_only=True):
-    """A conversation of another tool."""
+    """A conversation of another program."""
 
-    tool: Literal["Claude Code", "Codex"]
+    program: Literal["Claude Code", "Codex"]
     id: str = ""
     cwd: str = ""
     model: str = "unknown/unknown"  # provider/model
@@ -103,7 +103,7 @@ def read_transcript(file: Path) -> OtherTranscript:
 
 def _read_claude(lines: list[dict[str, Any]]) -> OtherTranscript:
     """Read the newest branch: from the last line back along `parentUuid`, to a compaction or the beginning."""
-    transcript = OtherTranscript(tool="Claude Code")
+    transcript = OtherTranscript(program="Claude Code")
     main_lines = [line for line in lines if isinstance(line.get("uuid"), str) and not line.get("isSidechain")]
     branch_ids, has_others = _newest_branch_ids(main_lines), False
     for line in main_lines:
@@ -159,7 +159,7 @@ def _reply_blocks(content: Any) -> Iterator[Block]:
 
 def _read_codex(lines: list[dict[str, Any]]) -> OtherTranscript:
     """Read the messages as they were after the newest compaction."""
-    transcript = OtherTranscript(tool="Codex")
+    transcript = OtherTranscript(program="Codex")
     provider = "openai"
     for line in lines:
         match line.get("type"), line.get("payload"):
@@ -214,7 +214,7 @@ def _objects_in(content: Any) -> list[dict[str, Any]]:
 
 
 def _read_parts(content: Any) -> Iterator[Any]:
-    """Yield the texts, images and documents of either tool; a text names each part that cannot be imported."""
+    """Yield the texts, images and documents of either program; a text names each part that cannot be imported."""
     if isinstance(content, str):
         yield from [Text(content)] if content.strip() else ()
     for part in _objects_in(content):
@@ -250,21 +250,21 @@ def import_for_resume(config: Config, options: argparse.Namespace) -> str:
 
 def _find_conversation(name: str, config: Config) -> Path:
     """Return the file of `claude:ID` or `codex:ID`. ID may be shortened; `claude:` is the folder's newest."""
-    tool, _, id = name.partition(":")
+    program, _, id = name.partition(":")
     if name == "codex:":
         raise UsageError("Name the conversation: codex:ID. Its id is in the name of its file in ~/.codex/sessions.")
     home, ids = home_of(config.environment), dict[Path, str]()
-    if tool == "claude":
-        place = Path(config.environment.get("CLAUDE_CONFIG_DIR") or home / ".claude") / "projects"
-        folder = "*" if id else re.sub(r"[^A-Za-z0-9]", "-", str(config.cwd))
-        ids = {file: file.stem for file in place.glob(f"{folder}/*.jsonl") if not file.name.startswith("agent-")}
+    if program == "claude":
+        folder = Path(config.environment.get("CLAUDE_CONFIG_DIR") or home / ".claude") / "projects"
+        project = "*" if id else re.sub(r"[^A-Za-z0-9]", "-", str(config.cwd))
+        ids = {file: file.stem for file in folder.glob(f"{project}/*.jsonl") if not file.name.startswith("agent-")}
     else:
-        place = Path(config.environment.get("CODEX_HOME") or home / ".codex") / "sessions"
-        ids = {file: file.stem[_ID_START:] for file in place.rglob("rollout-*.jsonl")}
+        folder = Path(config.environment.get("CODEX_HOME") or home / ".codex") / "sessions"
+        ids = {file: file.stem[_ID_START:] for file in folder.rglob("rollout-*.jsonl")}
     found = sorted((file for file in ids if ids[file].startswith(id)), key=lambda file: -file.stat().st_mtime)
     if not found:
         what = f"conversation {id}" if id else "conversation of this directory"
-        raise UsageError(f"There is no {what} in {place}. To import a file: agentcli sessions import FILE")
+        raise UsageError(f"There is no {what} in {folder}. To import a file: agentcli sessions import FILE")
     if id and len(found) > 1:
         raise UsageError(f"Several conversations begin with {id}: {listed_names([ids[file] for file in found], 5)}.")
     return found[0]
@@ -280,7 +280,7 @@ async def _store_conversation(config: Config, transcript: OtherTranscript) -> tu
     bodies = [body for message in transcript.messages for body in conversion.bodies(message)]
     report = conversion.report(config.cwd)
     changed = "Files may have changed since then: read them again before you change them."
-    bodies += [reminder(f"The conversation so far was with {transcript.tool}. {changed}"), ContextNote(report)]
+    bodies += [reminder(f"The conversation so far was with {transcript.program}. {changed}"), ContextNote(report)]
     async with AsyncExitStack() as stack:
         models = Models(config)
         stack.push_async_callback(models.aclose)
@@ -305,7 +305,7 @@ class _Conversion:
         self._transcript, self._mask, self._ids = transcript, mask, CallIds()
         self._equivalents = read_table(__file__, "other_tools")
         self._arguments = {tool.name: tool.arguments for tool in builtin_tools()}
-        self._messages = self._calls = self._calls_as_text = self._secrets = 0
+        self._messages = self._calls = self._calls_as_text = self._secrets = 0  # counts for the report
 
     def bodies(self, message: OtherMessage) -> Iterator[Body]:
         """Yield the bodies of a message; a reply is followed by the results of its calls."""
@@ -332,7 +332,7 @@ class _Conversion:
             else:
                 # Encoded first, so that the names of arguments are masked as well.
                 call = self._masked(Text(f"{use.name} {msgspec.json.encode(use.input).decode()}"))
-                note = reminder(f"In {self._transcript.tool} you made this call, whose result follows: {call.text}")
+                note = reminder(f"In {self._transcript.program} you made this call, whose result follows: {call.text}")
                 calls_as_text.append(User((*note.content, *parts), is_reminder=True))
         yield from calls_as_text  # last, because the results must come directly after the reply
 
@@ -369,7 +369,7 @@ class _Conversion:
         imported = f"{counted(self._messages, 'message')}, {counted(self._calls, 'call')} with results"
         imported += f", {counted(self._calls_as_text, 'call')} as text" if self._calls_as_text else ""
         missing = transcript.left_out + ([f"{counted(self._secrets, 'secret')} (masked)"] if self._secrets else [])
-        text = f"Imported from {transcript.tool}, {transcript.id or 'no id'}: {imported}."
+        text = f"Imported from {transcript.program}, {transcript.id or 'no id'}: {imported}."
         text += f" Not imported: {', '.join(missing)}." if missing else ""
         is_elsewhere = transcript.cwd not in ("", str(cwd))
         return f"{text} It was held in {transcript.cwd}; this session works in {cwd}." if is_elsewhere else text

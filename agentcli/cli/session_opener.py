@@ -335,8 +335,7 @@ async def _answer_in_session(
             watching = asyncio.create_task(end_when_idle(lambda: host.session, idle_s, ending.exit_stuck))
             try:
                 if choice.how != "new" and not takes_stream and not is_command:
-                    # The model that the stored session used may have no key here.
-                    builder.models.require_key(session.state.model.name)
+                    builder.models.require_key(session.state.model.name)  # the stored model may have no key here
                 required = Requirements(options.fail_on_denial, options.require_evidence, answer_schema)
                 cli_prompt = CliPrompt(typed, prompt.removeprefix(typed))
                 code = await _run_front_end(host, cli_prompt, options, leaving, requirements=required, stream=stream)
