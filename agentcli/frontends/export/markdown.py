@@ -104,19 +104,19 @@ def story_of(info: SessionInfo, log: Sequence[entries.Entry]) -> Story:
             case entries.User(content) if entry.is_prompt:
                 turns.append([_prompt(entry.time, content)])
             case entries.Assistant() as body:
-                calls = [
-                    _call_item(use, results[use.id].popleft() if results[use.id] else None) for use in calls_in(body)
-                ]
-                turns[-1].append(Reply(body, tuple(calls)))
+                calls = tuple(_call_item(use, results[use.id]) for use in calls_in(body))
+                turns[-1].append(Reply(body, calls))
             case _:
                 turns[-1] += _remarks(entry)
     return Story(info, tuple(tuple(items) for items in turns if items), cost)
 
 
-def _call_item(use: ToolUse, ended: entries.Result | None) -> CallItem:
+def _call_item(use: ToolUse, results: deque[entries.Result]) -> CallItem:
+    """Return an item for a call and the first of `results`, which is removed from them."""
     title = call_title(use.name, use.input)
-    if ended is None:
+    if not results:
         return CallItem(title=title)
+    ended = results.popleft()
     diff = ended.structured.get("diff") if isinstance(ended.structured, dict) else None
     content = ended.result.content
     return CallItem(

@@ -302,7 +302,7 @@ class Scan:
                 inside = list(entries)
             is_closed = _SHALLOW.get(path.rpartition(os.sep)[2]) == 0  # no folder inside it is read
             folders = () if is_closed else sorted(each.path for each in inside if each.is_dir(follow_symlinks=False))
-            secrets = self._secrets(inside) if rank < 2 else ()  # deeper, packages have sample keys
+            secrets = self._secrets_among(inside) if rank < 2 else ()  # deeper, packages have sample keys
         except FileNotFoundError:
             return None
         except OSError:
@@ -322,7 +322,7 @@ class Scan:
             is_repository=not is_closed and (".git" in names or names >= {"HEAD", "objects", "refs"}),
         )
 
-    def _secrets(self, entries: Sequence[os.DirEntry[str]]) -> list[Path]:
+    def _secrets_among(self, entries: Sequence[os.DirEntry[str]]) -> list[Path]:
         # Relative to /, the base of `_secret_files`.
         names = [os.fsencode(entry.path)[1:] for entry in entries if not entry.is_dir(follow_symlinks=False)]
         return sorted(Path("/", os.fsdecode(name)) for name in self._secret_files.among(names, self._is_denied))

@@ -204,7 +204,7 @@ class SessionConfinement:
                 if self._snapshot is not None
                 else nullcontext()
             ):
-                yield confinement.Launch(list(argv), reverts=self._with_unreported(Reverts()))
+                yield confinement.Launch(list(argv), reverts=self._add_unreported(Reverts()))
             return
         note = self._open_cleanup_note() if profile == "workspace-write" else None
         bounds = self.bounds(command.profile, command.grants, note)
@@ -213,7 +213,7 @@ class SessionConfinement:
         confined = self.backend.launch(argv, cwd=cwd, bounds=bounds)
         with confined as launch, self._revert_afterwards(bounds, cwd, note) as reverts:
             descriptor = note.descriptor if note is not None else None
-            yield launch._replace(reverts=self._with_unreported(reverts), cleanup_note=descriptor)
+            yield launch._replace(reverts=self._add_unreported(reverts), cleanup_note=descriptor)
 
     def _open_cleanup_note(self) -> CleanupNote:
         """Return the session's note, which the keeper or the next start uses to clean up after a kill."""
@@ -262,7 +262,7 @@ class SessionConfinement:
                 self._cleanup_result = reverts  # set last, because `make_ready` lets commands start once it is set
             return self._cleanup_result
 
-    def _with_unreported(self, reverts: Reverts) -> Reverts:
+    def _add_unreported(self, reverts: Reverts) -> Reverts:
         reverts.add(self._unreported)
         self._unreported = Reverts()
         return reverts

@@ -263,9 +263,9 @@ def _subpaths(folders: Sequence[Path]) -> list[str]:
     return [f"(subpath {_quote(path)})" for folder in folders for path in _spellings(folder)]
 
 
-def _rule(what: str, filters: Sequence[str]) -> str:
+def _rule(action: str, filters: Sequence[str]) -> str:
     """Return one rule; empty if there is no filter, because a rule without one would match everything."""
-    return f"({what}\n  " + "\n  ".join(dict.fromkeys(filters)) + ")" if filters else ""
+    return f"({action}\n  " + "\n  ".join(dict.fromkeys(filters)) + ")" if filters else ""
 
 
 def _spellings(path: Path) -> list[str]:

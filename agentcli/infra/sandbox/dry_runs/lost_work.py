@@ -261,7 +261,7 @@ def find_lost_files(groups: Sequence[ChangeGroup]) -> dict[str, set[str]]:
 def mark_lost_work(
     groups: Sequence[ChangeGroup], root: str, lost_paths: Collection[str], uncommitted: Collection[str]
 ) -> list[ChangeGroup]:
-    """Mark the groups that delete or overwrite uncommitted work. In `uncommitted` folders end with a slash."""
+    """Mark the unmarked groups that delete or overwrite uncommitted work. In `uncommitted` folders end with a slash."""
     lost = {
         path
         for path in lost_paths
@@ -269,7 +269,7 @@ def mark_lost_work(
     }
 
     def loses_work(group: ChangeGroup) -> bool:
-        can_be_marked = not group.summary.permanent_loss and group.summary.kind != "created"  # not marked already
+        can_be_marked = not group.summary.permanent_loss and group.summary.kind != "created"
         return can_be_marked and group.changes.root == root and not lost.isdisjoint(group.paths)
 
     return [_mark(one, "work", "loses its uncommitted contents") if loses_work(one) else one for one in groups]
@@ -306,9 +306,8 @@ def _is_rewritten(diff: str) -> bool:
 
 def _is_shortened_log(path: str, changes: ChangeSet) -> bool:
     before, after = changes.before_and_after(path)
-    if before is None or before.kind != "file" or ".git/logs/" not in f"/{path}" or path.endswith("logs/refs/stash"):
-        return False
-    return after is None or after.size < before.size
+    is_log = ".git/logs/" in f"/{path}" and not path.endswith("logs/refs/stash")  # lost stashes are named one by one
+    return is_log and before is not None and before.kind == "file" and (after is None or after.size < before.size)
 
 
 def _find_gone_files(changes: ChangeSet) -> set[str]:

@@ -316,7 +316,7 @@ class ProtectedSnapshot:
 
 
 def _add_to_report(report: Reverts, path: str, remark: str = "") -> None:
-    """Add a restored path to the report; without a remark only if neither it nor a folder around it is there."""
+    """Add a restored path to the report; without a remark only if it and the folders around it are not in it yet."""
     reported = {each.partition(" (what stood")[0] for each in report.reverted}
     if remark or not any(is_inside(path, each) for each in reported):
         report.reverted.append(f"{path}{remark}")
