@@ -126,7 +126,7 @@ class TerminalApp:
         if self._tick_timer is not None:
             self._tick_timer.cancel()
         self._status_command.cancel()
-        self._dialogs.forget_questions()  # returns a draft that a question has hidden to the input
+        self._dialogs.forget_questions()  # puts a draft that a question has hidden back into the input
         if not self.controller.is_open and (unsent := self._view.activity.queue.steering):
             self._composer.keep_as_draft([message_text(content) for content in unsent])
         if not self._composer.area.buffer.text.strip():
@@ -159,7 +159,8 @@ class TerminalApp:
             panel = self._panel_rows(columns, room)
             room -= len(panel)
             above = self._view.activity.rows(columns, min(room, MAX_ROWS_BESIDE) if dialogs.takes_keys else room)
-            row, column = (0, dialogs.picker.cursor) if dialogs.picker else marked_cell(panel)  # within the panel
+            # The cursor's cell within the panel: a list has it in its title, after the typed text.
+            row, column = (0, dialogs.picker.cursor) if dialogs.picker else marked_cell(panel)
             return Frame([*above, *panel, *status], (len(above) + row, min(column, columns - 1)))
         panel = self._panel_rows(columns, max(0, room - 1))  # a row stays for the input
         # The input takes half of the window, or three rows of a low one, so that running work stays in sight.
@@ -313,16 +314,16 @@ class TerminalApp:
         session, view, output = self.controller.session, self._view, ""
         try:
             run = run_with_terminal(partial(run_in_terminal, session.runtime.calls, command))
-            output, end = await self._console.lend_to(run)
+            output, note = await self._console.lend_to(run)  # such as an exit code; empty after success
         except ToolError as error:
-            end = f"[{error}]"
-        if end:
-            view.print_line(end, "warning")
+            note = f"[{error}]"
+        if note:
+            view.print_line(note, "warning")
         if output.count("\n") > MAX_UNFOLDED_LINES:  # the screen no longer shows all that the command printed
             view.folded.append(FoldedText(f"!{command}", output))
         view.print_gap()
         self._dialogs.reprint_question()
-        session.submit(CommandRan(command, "\n".join(part for part in (output.rstrip(), end) if part), to_model))
+        session.submit(CommandRan(command, "\n".join(part for part in (output.rstrip(), note) if part), to_model))
 
     def put_into_input(self, text: str) -> None:
         self._composer.area.set_text(text)

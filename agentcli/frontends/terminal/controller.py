@@ -73,7 +73,7 @@ class TerminalController(OpenerHost):
         return self._status.status
 
     def start_opening(self) -> asyncio.Task[None]:
-        """Open the first session while the person types; return the task that does it."""
+        """Open the first session, also after a failed attempt, while the person types; return the task that does it."""
 
         async def open_first() -> None:
             self._show_session(await self._opener.open_first(self._terminal))

@@ -255,7 +255,7 @@ class Dialogs:
         """Apply a key that is no character to the first question, or to the review of its hunks or plan."""
         panel, step = self._panels[0], _STEPS.get(key, 0)
         self._console.hint.show("", 0.0)  # removes the last hint
-        if key == "enter" and self._letters.take_enter(panel):
+        if key == "enter" and self._letters.consume_enter(panel):
             return
         self._letters.forget_held()
         self._enter_answers |= key != "enter"  # a person who presses another key is looking at the question
@@ -346,7 +346,7 @@ class Dialogs:
         try:
             return await self._secret_result
         finally:
-            if self._secret_result.cancelled():  # with the command that asks for it
+            if self._secret_result.cancelled():  # because the command that asked was interrupted
                 self.end_answer()
             self._show_question()
 
@@ -357,7 +357,7 @@ class Dialogs:
         self._area.takes_prompt, self._area.is_secret = False, purpose == "secret"
         self._area.set_text(text)
 
-    def end_answer(self, secret: str = "") -> None:
+    def end_answer(self, *, secret: str = "") -> None:
         """Return the input to the prompt; an open request for a secret gets `secret`, or None if it is empty."""
         if self.purpose != "prompt":
             self.purpose = "prompt"
@@ -370,7 +370,7 @@ class Dialogs:
     def accept_answer(self) -> None:
         """Use the text in the input for its purpose, and return the input to the prompt."""
         panel, text, purpose = self.panel, self._composer.typed.expand().strip(), self.purpose
-        self.end_answer(text)
+        self.end_answer(secret=text)
         if panel is None or purpose == "secret":
             return
         if purpose == "rule":

@@ -40,7 +40,7 @@ class TypedLetters:
         if choice is not None and not self._are_early:
             self._decide(choice)
 
-    def take_enter(self, panel: QuestionPanel) -> bool:
+    def consume_enter(self, panel: QuestionPanel) -> bool:
         """Answer with the held letter. Return True if Enter belongs to it, or to a sentence typed at a hunk."""
         if self.held:
             self.answer_with_held(panel)

@@ -36,15 +36,12 @@ _PLAIN = b"\x1b[0m\x1b[?25h"
 _ONE_SCREEN = b"\x1b[?1049l\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?2004l"
 
 
-async def run_with_terminal(run: Callable[[str], Awaitable[str]]) -> tuple[str, str]:
-    """Run a command in our terminal. `run` gets the path of a pseudo-terminal and starts the command there.
-
-    Returns the output, and the result of `run`.
-    """
+async def run_with_terminal(run_command: Callable[[str], Awaitable[str]]) -> tuple[str, str]:
+    """Lend our terminal to `run_command`, which gets a pseudo-terminal's path; return the output and its result."""
     session = _PtySession(sys.__stdin__.fileno(), sys.__stdout__.fileno())  # type: ignore[union-attr]  # the screen has them
     with closing(session):
-        end = await session.run(run)
-    return session.output.text, end
+        result = await session.run(run_command)
+    return session.output.text, result
 
 
 class ProgramOutput:
@@ -84,8 +81,8 @@ class _PtySession:
         self._unsent = bytearray()  # keys that the command has not taken yet
         self._output_ended = asyncio.Event()  # set once the output has ended
 
-    async def run(self, start: Callable[[str], Awaitable[str]]) -> str:
-        """Return the result of `start`. `close` then restores the terminal."""
+    async def run(self, run_command: Callable[[str], Awaitable[str]]) -> str:
+        """Return the result of `run_command`. `close` then restores the terminal."""
         from prompt_toolkit.application.application import attach_winch_signal_handler  # plain screens do not load it
 
         termios.tcsetattr(self._tty, termios.TCSANOW, self._modes)
@@ -95,7 +92,7 @@ class _PtySession:
         self._loop.add_reader(self._pty, self._read_output)
         with attach_winch_signal_handler(self._copy_window_size):
             try:
-                return await start(os.ttyname(self._tty))
+                return await run_command(os.ttyname(self._tty))
             finally:
                 os.close(self._tty)
                 self._tty = -1  # closed

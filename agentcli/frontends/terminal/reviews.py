@@ -204,7 +204,7 @@ def marked_cell(rows: Sequence[Row]) -> tuple[int, int]:
 
 
 def _scrolled_rows(rows: Sequence[Row], first: int, max_rows: int, columns: int) -> tuple[list[Row], int]:
-    """Return the rows from `first` on, or earlier ones to fill `max_rows`, above a note; and the first one's index."""
+    """Return the rows that fit, from `first` on or, near the end, before it, above a note; and the first's index."""
     if len(rows) <= max_rows:
         return list(rows), 0
     room = max(1, max_rows - 1)

@@ -210,7 +210,7 @@ def coloured_rows(output: str) -> list[Row]:
     """Return the first lines of a program's output with their colours, and nothing else that acts on a terminal."""
     text, codes = list[Fragment](), ""
     for number, part in enumerate(_COLOURS.split(output)):  # texts and the parameters of codes alternate
-        if number % 2:  # a code adds to those before it, unless it has a 0; of many, the oldest are overridden
+        if number % 2:  # a code adds to those before it, unless it is a reset (0); later ones win, so old ones are cut
             codes = f"{codes[-100:]};{part}".lstrip(";") if part.strip("0;:") else ""
         else:
             text.append((f"{RAW}{codes}" if codes else "muted", printable(part)))

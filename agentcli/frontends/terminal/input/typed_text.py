@@ -64,7 +64,6 @@ def read_image(path: Path) -> tuple[bytes, str]:
 
 
 def check_image_size(size: int, name: str) -> None:
-    """Raise `UserError` for an image of more than 5 MB."""
     if size > MAX_IMAGE_BYTES:
         raise UserError(f"{name} is {size / 1024**2:.1f} MB. Models accept images of up to 5 MB: make it smaller.")
 
@@ -140,7 +139,7 @@ class Pastes:
         return TypedText(text.encode(errors="replace").decode(), contents)
 
     def adopt(self, sent: TypedText) -> str:
-        """Add a text's contents and return the text, whose tokens get the next numbers."""
+        """Add the contents of a text's tokens; return the text with these tokens renumbered after the present ones."""
 
         def renumbered(token: re.Match[str]) -> str:
             content = sent.pastes.get(token[0])
@@ -297,7 +296,6 @@ class Drafts:
         self._file = file  # the file that has the text now
 
     def save(self, draft: TypedText, session: str = "") -> None:
-        """Store a text; an empty one leaves no draft."""
         file = self._file_of(session)
         with suppress(OSError):
             if self._file != file:  # the first prompt was sent, or another session was opened: the text moves with it

@@ -106,7 +106,8 @@ class TurnClock(Struct):
 
     def pause(self, question_id: str) -> None:
         now = time.monotonic()
-        self.paused_at = self.paused_at if self.questions else now
+        if not self.questions:
+            self.paused_at = now
         self.questions[question_id] = now
 
     def resume(self, question_id: str) -> float:

@@ -28,7 +28,7 @@ def merged(fragments: list[Fragment]) -> list[Fragment]:
 
 
 def lines_of(fragments: Iterable[Fragment], *, keeps_empty_end: bool = False) -> list[Row]:
-    """Split text into lines without their ends; a last line that is empty is left out without `keeps_empty_end`."""
+    """Split text into lines without their ends; an empty last line is left out unless `keeps_empty_end`."""
     lines: list[Row] = [[]]
     for roles, text in fragments:
         first, *rest = text.split("\n")
@@ -63,7 +63,7 @@ def width(text: str) -> int:
 
 
 def advance(column: int, text: str, columns: int) -> tuple[int, int]:
-    """Return how many rows `text` begins, printed from `column` on, and the column after it (`columns`: a full row)."""
+    """Return how many new rows `text` needs, printed from `column` on, and the column after it, up to `columns`."""
     if text.isascii():
         end = column + len(text)
         rows = (end - 1) // columns if end > columns else 0
@@ -221,7 +221,7 @@ def hang_of(prefix: Sequence[Fragment]) -> list[Fragment]:
 
 
 def _words(line: Sequence[Fragment]) -> Iterator[tuple[Fragment, list[Fragment]]]:
-    """Yield the parts of a line that no row may end in, each with the space before it."""
+    """Yield the parts of a line that must not be broken, each with the space before it."""
     gap, word = ("", ""), list[Fragment]()
     for roles, text in line:
         for part in _PARTS.findall(text):

@@ -168,7 +168,7 @@ class MarkdownStream:
         from agentcli.frontends.terminal.text.markdown_text import inline_fragments
 
         source = "\n".join(text for _, text in lines)
-        # Longer than this is only a single line, whose markup would take too long to read.
+        # Only a single line can be longer than this; to read its markup would take too long.
         fragments = inline_fragments(source, roles) if len(source) <= 2 * MAX_PARAGRAPH_CHARS else [(roles, source)]
         rows = lines_of(fragments) or [[]]
         for number, row in enumerate(rows):
@@ -186,7 +186,7 @@ class MarkdownStream:
         if needs_blank and self._blank_quotes is None and line.item_text_column is None:  # no blank lines between items
             self._blank_quotes = line.quotes
         if self._blank_quotes is not None:
-            quotes = min(self._blank_quotes, self._last_quotes, line.quotes)  # those that both neighbours are in
+            quotes = min(self._blank_quotes, self._last_quotes, line.quotes)  # the quotes of both neighbours
             self._print([("marker", ("> " * quotes).rstrip())])
             self._blank_quotes = None
         self._last_quotes = line.quotes
@@ -203,12 +203,12 @@ class MarkdownStream:
         info = content.lstrip(content[0])
         self._begin_block(line, needs_blank=True)
         if line.item_text_column is not None:
-            self._print([part for part in line.prefix if part[1] != "> "])  # code is printed without quote marks, too
+            self._print([part for part in line.prefix if part[1] != "> "])  # like the code, without quote marks
         marks = content[: len(content) - len(info)]
         self._fence = _Fence(marks, line.quotes, line.column_in_quote, CodeHighlighter(info))
 
     def _continue_fence(self, fence: _Fence, code: str) -> bool:
-        """Print a line of code, or end the code at its closing fence; return False for a line after its quote."""
+        """Print a line of code, or end the code at its closing fence; return False for a line outside its quote."""
         for _ in range(fence.quotes):
             if (mark := _QUOTE_MARK.match(code)) is None:
                 self._fence, self._blank_quotes = None, fence.quotes

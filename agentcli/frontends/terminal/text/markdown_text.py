@@ -138,7 +138,7 @@ def _plain_text_rule(
 
 def _formula_text(found: re.Match[str]) -> str:
     """Return a formula as near to it as one line of text can be."""
-    tex = re.sub(r"\\(?:text|mathrm|mathbf)\{([^{}]*)\}", r"\1", found[found.lastindex or 0])
+    tex = re.sub(r"\\(?:text|mathrm|mathbf)\{([^{}]*)\}", r"\1", found[found.lastindex or 0])  # the group that matched
     tex = re.sub(r"\\frac\{(\w+)\}\{(\w+)\}", r"\1/\2", tex)
     tex = re.sub(r"\\([A-Za-z]+|[,;!])", lambda name: _SYMBOLS.get(name[1], str(name[1])), tex)
     tex = re.sub(
@@ -184,12 +184,12 @@ def table_lines(sources: Sequence[str], alignments: Sequence[str], width: int) -
     """Return a table in lines of at most `width` columns; if that is too little, `header: value` lines of each row."""
     header, _, *rows = [_cells(source, len(alignments)) for source in sources]
     columns = [[plain(cell) for cell in cells] for cells in zip(header, *rows, strict=True)]
-    natural_widths = [max(1, *(_width(line) for cell in cells for line in cell.split("\n"))) for cells in columns]
-    word_widths = [max([1, *(_width(word) for cell in cells for word in cell.split())]) for cells in columns]
+    natural_widths = [max(1, *(_width(line) for text in texts for line in text.split("\n"))) for texts in columns]
+    word_widths = [max([1, *(_width(word) for text in texts for word in text.split())]) for texts in columns]
     if (widths := _fitted_widths(natural_widths, word_widths, width - len(" │ ") * (len(header) - 1))) is None:
         return _record_lines(header, rows)
     titles = [[("table_header", text) for _, text in cell] for cell in header]
-    rule = [("table_rule", "─┼─".join("─" * columns for columns in widths))]
+    rule = [("table_rule", "─┼─".join("─" * cells for cells in widths))]
     body = [_row_lines(row, widths, alignments) for row in rows]
     between = [rule] if any(len(lines) > 1 for lines in body) else []  # wrapped rows would run together
     below = [line for lines in body for line in (*between, *lines)]  # each row below its rule, if there is one
@@ -203,11 +203,11 @@ def _fitted_widths(natural_widths: list[int], word_widths: list[int], available:
     """
     if sum(natural_widths) <= available:
         return natural_widths
-    if sum(min(columns, MIN_COLUMNS) for columns in natural_widths) > available:
+    narrowest = [min(width, MIN_COLUMNS) for width in natural_widths]
+    if sum(narrowest) > available:
         return None
     widths = list(natural_widths)
-    keeps_words = sum(word_widths) <= available
-    min_widths = word_widths if keeps_words else [min(columns, MIN_COLUMNS) for columns in natural_widths]
+    min_widths = word_widths if sum(word_widths) <= available else narrowest
     # What narrow columns leave of their share is for the wider ones.
     narrow_first = sorted(range(len(natural_widths)), key=natural_widths.__getitem__)
     for number, column in enumerate(narrow_first):
@@ -219,12 +219,12 @@ def _fitted_widths(natural_widths: list[int], word_widths: list[int], available:
 
 
 def _row_lines(row: Sequence[Cell], widths: list[int], alignments: Sequence[str]) -> list[list[Fragment]]:
-    cells = [_wrapped_cell(cell, columns) for cell, columns in zip(row, widths, strict=True)]
+    cells = [_wrapped_cell(cell, width) for cell, width in zip(row, widths, strict=True)]
     lines = []
     for parts in zip_longest(*cells, fillvalue=list[Fragment]()):
         line: list[Fragment] = []
-        for part, columns, alignment in zip(parts, widths, alignments, strict=True):
-            spare = columns - _width(plain(part))
+        for part, width, alignment in zip(parts, widths, alignments, strict=True):
+            spare = width - _width(plain(part))
             before = {"right": spare, "center": spare // 2}.get(alignment, 0)
             separator = [("", " "), ("table_rule", "│"), ("", " ")] if line else []
             line += [*separator, ("", " " * before), *part, ("", " " * (spare - before))]
