@@ -304,3 +304,17 @@ def _sets_program_of_git(words: list[str]) -> bool:
     name = next((word for word in words if re.fullmatch(r"[A-Za-z][\w-]*\..*[A-Za-z][\w-]*", word)), "")
     has_value = name != "" and words.index(name) < len(words) - 1
     return has_value and not _PLAIN_SETTING.fullmatch(name)
+
+
+def scratch_files(text: str) -> tuple[str, ...]:
+    """Return the files in /tmp that a command creates and then names again: `make >/tmp/log; tail /tmp/log`.
+
+    The sandbox's empty /tmp is enough for them. A file named before the command creates it may be one in the real /tmp.
+    """
+    found = []
+    for creation in re.finditer(r"(?:>\s*|\s-o\s+|\btee\s+)(/tmp/\w[\w.-]*)(?![\w./*?\[{$-])", text):
+        path = creation[1]
+        again = re.compile(rf"(?<![^\s;&|(<>]){re.escape(path)}(?![^\s;&|)<>])")  # as a word of its own
+        if path not in text[: creation.start(1)] and again.search(text, creation.end()):
+            found.append(path)
+    return tuple(found)

@@ -12,12 +12,11 @@ from msgspec import Struct, structs
 from agentcli.safety.commands import calls, catastrophes
 from agentcli.safety.commands.effects import UNKNOWN_EFFECTS, effects_of
 from agentcli.safety.commands.git_remotes import with_remotes
-from agentcli.safety.commands.paths import ReadCheck, named_secrets, reason_to_ask, sensitive_files
+from agentcli.safety.commands.paths import ReadCheck, named_secrets, reason_to_ask, scratch_files, sensitive_files
 from agentcli.safety.commands.reader.commands import read_commands
 from agentcli.safety.commands.reader.syntax import UNKNOWN_TEXT, CommandNode, Field, Pipeline, Script, State, name_of
 from agentcli.safety.commands.reads import problem_of
 from agentcli.safety.commands.records import CommandAnalysis, CommandVerdict, Doubts, Effects, Segment, WorkspaceView
-from agentcli.safety.commands.wrappers import Wrapper
 
 MAX_SEGMENTS = 50  # nobody reads more than this before approving
 MAX_CHARS = 1_000_000
@@ -44,7 +43,7 @@ def analyse(command: str, *, workspace: WorkspaceView) -> CommandAnalysis:
     disguise = f"it contains an invisible or misleading character (U+{ord(hidden):04X})" if hidden else ""
     home_change = "it changes HOME and uses it" if _CHANGES_HOME.search(text) and _USES_HOME.search(text) else ""
     doubt = too_long or disguise or home_change
-    scratch = _scratch_files(text)
+    scratch = scratch_files(text)
     if doubt or "GIT_" in text:  # HOME, or a variable such as GIT_DIR, may lead git elsewhere
         workspace = structs.replace(workspace, git_setup=lambda folder: None)
     is_readable = workspace.is_readable
@@ -58,20 +57,6 @@ def analyse(command: str, *, workspace: WorkspaceView) -> CommandAnalysis:
     except RecursionError:
         walk.note_unjudged("it is nested too deeply")
     return structs.replace(_combine_verdicts(walk, doubt, text), scratch=scratch)
-
-
-def _scratch_files(text: str) -> tuple[str, ...]:
-    """Return the files in /tmp that a command creates and then names again: `make >/tmp/log; tail /tmp/log`.
-
-    The sandbox's empty /tmp is enough for them. A file named before the command creates it may be one in the real /tmp.
-    """
-    found = []
-    for creation in re.finditer(r"(?:>\s*|\s-o\s+|\btee\s+)(/tmp/\w[\w.-]*)(?![\w./*?\[{$-])", text):
-        path = creation[1]
-        again = re.compile(rf"(?<![^\s;&|(<>]){re.escape(path)}(?![^\s;&|)<>])")  # as a word of its own
-        if path not in text[: creation.start(1)] and again.search(text, creation.end()):
-            found.append(path)
-    return tuple(found)
 
 
 def _combine_verdicts(walk: "Walk", doubt: str, text: str) -> CommandAnalysis:
@@ -275,8 +260,7 @@ class Walk:
         )
         catastrophe = call.catastrophe or redirects.catastrophe
         if call.shell is not None and not catastrophe:
-            depth = context.depth + 1
-            return self._walk_script(segment, call.layers, call.shell, state, depth=depth, stdin_text=stdin_text)
+            return self._walk_script(segment, call, state, structs.replace(context, stdin_text=stdin_text))
         layers = [*call.layers, *call.possible_commands]
         values = [variable.partition("=")[2] for variable in (*variables, *wrapper_variables)]
         problem, effects = self._judge_program(node, call, state, values, is_catastrophe=bool(catastrophe))
@@ -341,33 +325,21 @@ class Walk:
         return segments
 
     def _walk_script(
-        self,
-        shell_segment: Segment,
-        layers: list[tuple[Field, ...]],
-        shell: Wrapper,
-        state: State,
-        *,
-        depth: int,
-        stdin_text: str,
+        self, segment: Segment, call: calls.ProgramCall, state: State, context: WalkContext
     ) -> StatesAfter:
         """Walk through the text after `sh -c`.
 
-        The shell itself becomes a segment only if it, or a wrapper, has a problem, or if the text has no commands.
+        The shell's own `segment` is only added if it has a problem, or if the text has no commands.
         """
-        if depth > _MAX_DEPTH:
+        if context.depth >= _MAX_DEPTH:
             self.note_unjudged("its scripts are nested too deeply")
             return state, state
-        context = WalkContext(
-            problem=shell_segment.reason,
-            allow_forms=shell_segment.allow_forms,
-            deny_forms=shell_segment.deny_forms,
-            depth=depth,
-            stdin_text=stdin_text,
-        )
-        count_before = len(self.segments)
-        after = self._walk_text(shell.script or "", state, context)
-        if shell_segment.reason or count_before == len(self.segments):
-            self._add_segment(shell_segment, state, layers=layers[:-1])  # the last layer is the shell with its text
+        shell, count_before = call.wrappers[-1], len(self.segments)
+        inside = structs.replace(context, problem=segment.reason, depth=context.depth + 1)
+        inside = structs.replace(inside, allow_forms=segment.allow_forms, deny_forms=segment.deny_forms)
+        after = self._walk_text(shell.script or "", state, inside)
+        if segment.reason or count_before == len(self.segments):
+            self._add_segment(segment, state, layers=call.layers[:-1])  # the last layer is the shell with its text
         return (after, after) if shell.is_same_shell else (state, state)  # `eval 'cd x'` changes the shell's folder
 
     def _add_segment(
