@@ -247,10 +247,10 @@ def _media(body: log.Body) -> tuple[Image | Document, ...]:
             return ()
 
 
-def listed_names(names: Sequence[str], most: int) -> str:
-    """Return the first `most` names and the number of others, as `a, b and 3 more`."""
-    more = f" and {len(names) - most:,} more" if len(names) > most else ""
-    return f"{', '.join(names[:most])}{more}"
+def listed_names(names: Sequence[str], max_names: int) -> str:
+    """Return the first `max_names` names and the number of others, as `a, b and 3 more`."""
+    more = f" and {len(names) - max_names:,} more" if len(names) > max_names else ""
+    return f"{', '.join(names[:max_names])}{more}"
 
 
 def counted(count: int, one: str, many: str = "") -> str:

@@ -114,7 +114,7 @@ class Agent(Generic[Output]):
         self._conversation = Conversation()  # of the newest session
         self._building, self._prompt_order = asyncio.Lock(), PromptOrder()  # `_building`: held while a session is built
         self._loop: asyncio.AbstractEventLoop | None = None  # the event loop of the locks
-        self._keyed_calls = KeyedCalls()
+        self._keyed = KeyedCalls()  # calls with an idempotency key
 
     async def session(self) -> Session:
         """Return the session itself, built when it is first needed, for operations and events. Raises `UserError`."""
@@ -184,7 +184,7 @@ class Agent(Generic[Output]):
 
     async def reset(self) -> None:
         """Begin a new conversation with the next prompt, and remove the current one from a `ConversationStore`."""
-        await self._keyed_calls.cancel()
+        await self._keyed.cancel()
         if self._session is not None:
             await self._session.close()
             self._session, self._prompt_order, self._conversation = None, PromptOrder(), Conversation()
@@ -340,9 +340,7 @@ class Agent(Generic[Output]):
             ask = self._callbacks.decide if self._callbacks else None
             return await call_directly(await self.session(), use, ask=ask, caller_id=caller_id, timeout_s=timeout_s)
 
-        call = (
-            self._keyed_calls.once(idempotency_key, use, make, ttl_s=idempotency_ttl_s) if idempotency_key else make()
-        )
+        call = self._keyed.once(idempotency_key, use, make, ttl_s=idempotency_ttl_s) if idempotency_key else make()
         return (await call).finished()
 
     def turns(self) -> list[TurnRecord]:
@@ -368,7 +366,7 @@ class Agent(Generic[Output]):
         return asyncio.run(once())
 
     async def close(self) -> None:
-        await self._keyed_calls.cancel()
+        await self._keyed.cancel()
         if self._session is not None:
             await self._session.close()
         await self._builder.aclose()

@@ -20,7 +20,7 @@ _FILLED_SHARE = 0.7  # optional text is added up to this share of the limit, so 
 # Excerpts get this share of the room for older turns: if all prompts fit too, and if the oldest turns are replaced.
 _EXCERPTS_SHARE, _EXCERPTS_SHARE_WITHOUT_PROMPTS = 0.2, 0.7
 _MIN_GAIN = 0.1  # share of the request; nobody needs a smaller gain, which would cost the provider's prompt cache
-_CORRECTIONS = 4  # attempts, each with less room than the last, because sizes do not quite add up
+_MAX_DIGEST_ATTEMPTS = 4  # each with less room than the last, because sizes do not quite add up
 _REPLACEMENT_TOKENS = 20  # of the line that replaces the oldest turns, at least
 _NO_LIMIT = 1_000_000_000  # more than any conversation has
 Count = Callable[[Sequence[Message]], int]
@@ -109,7 +109,7 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
         if self.settings.strategy == "truncate" or (self.settings.strategy == "auto" and self.trigger != "manual"):
             yield self._with_cuts(limit)
         room = limit
-        for _ in range(_CORRECTIONS):
+        for _ in range(_MAX_DIGEST_ATTEMPTS):
             if (plan := self._with_digest(room, limit)) is None:
                 return
             yield plan
