@@ -35,9 +35,9 @@ class InputStream(Struct, frozen=True):
 
 async def open_stream(options: argparse.Namespace, config: Config) -> InputStream:
     """Open the stream, and set the flags that a program's first request asks for. Raises `UsageError`."""
-    is_awaited = _should_read_first_line(options, config.environment)  # now: `InputLines` reads stdin in a thread
+    reads_first = _should_read_first_line(options, config.environment)  # before the thread of `InputLines` reads stdin
     lines = InputLines(unshared_stdin())
-    return stream_of(lines, await lines.peek(FIRST_LINE_S) if is_awaited else None, options, config)
+    return stream_of(lines, await lines.peek(FIRST_LINE_S) if reads_first else None, options, config)
 
 
 def stream_of(lines: InputLines, first: bytes | None, options: argparse.Namespace, config: Config) -> InputStream:

@@ -277,8 +277,8 @@ class Grade(msgspec.Struct, frozen=True):
 async def _add_grades(record: dict[str, Any], task: Task, criteria: Sequence[str], session: Session) -> str:
     """Add a judge's grades to a record; the judge reads the files in its session's workspace. Return an error or ""."""
     calls = cut_middle(msgspec.json.Encoder().encode_lines(record["calls"]).decode(), _MAX_CALLS_CHARS)
-    stated = "\n".join(f"{number}. {text}" for number, text in enumerate(criteria, 1))
-    parts = {"Task": "\n\n".join(task.prompts), "Answer": record["answer"], "Calls": calls, "Criteria": stated}
+    numbered = "\n".join(f"{number}. {text}" for number, text in enumerate(criteria, 1))
+    parts = {"Task": "\n\n".join(task.prompts), "Answer": record["answer"], "Calls": calls, "Criteria": numbered}
     schema = output_schema(list[Grade])
     set_answer_schema(session.runtime.steps, schema)
     prompt = "\n\n".join(f"# {title}\n\n{text}" for title, text in parts.items())

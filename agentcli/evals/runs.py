@@ -129,7 +129,7 @@ def compare(a: EvalRun, b: EvalRun) -> Comparison:
     pairs = tuple(
         Pair(name, tuple(a.of_task(name)), tuple(b.of_task(name)))
         for name in names
-        if versions_a.get(name) == versions_b.get(name) and a.of_task(name) and b.of_task(name)  # both have made some
+        if versions_a.get(name) == versions_b.get(name) and a.of_task(name) and b.of_task(name)  # with attempts
     )
     if not pairs:
         raise UsageError(f"Runs {a.id} and {b.id} have no task version in common.")

@@ -16,7 +16,7 @@ from agentcli.settings.files import read_small_file, replace_private_file
 _SERVICE = "agentcli"  # the name of the program in a keyring
 _MIN_PRIORITY = 1  # lower keyrings store nothing, or plain text: see `keyring.backend.KeyringBackend`
 _MAX_RUN_S = 10.0  # the longest run of a command that prints a key
-_REUSED_S = 300.0  # how long the key that a command printed is used
+_KEY_LIFETIME_S = 300.0  # of the key that a command printed, after which the command runs again
 _MAX_OUTPUT_BYTES = 64 * 1024
 
 
@@ -160,21 +160,21 @@ class KeyHelper:
         self, command: str, *, folder: Path, make_error: Callable[[str], ConfigError], on_key: Callable[[str], None]
     ) -> None:
         self._command, self._folder, self._make_error, self._on_key = command, folder, make_error, on_key
-        self._running = asyncio.Lock()
-        self._key, self._until = "", 0.0  # the key is used until this `time.monotonic()`
+        self._lock = asyncio.Lock()  # requests that start together run the command once
+        self._key, self._valid_until = "", 0.0  # a `time.monotonic()`
 
     async def key(self) -> str:
         """Return the key; the command runs again after some minutes. Raises `ConfigError`."""
-        async with self._running:
-            if time.monotonic() >= self._until:
+        async with self._lock:
+            if time.monotonic() >= self._valid_until:
                 self._key = await self._run_command()
-                self._until = time.monotonic() + _REUSED_S
+                self._valid_until = time.monotonic() + _KEY_LIFETIME_S
                 self._on_key(self._key)
             return self._key
 
     def forget(self) -> None:
         """Forget the key, because the provider rejected it: the next request runs the command again."""
-        self._until = 0.0
+        self._valid_until = 0.0
 
     async def _run_command(self) -> str:
         from agentcli.settings.short_program import run_short_program

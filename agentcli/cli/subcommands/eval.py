@@ -298,8 +298,7 @@ def print_comparison(found: Comparison) -> None:
 
 def _pair_row(pair: Pair) -> tuple[str, ...]:
     change = "worse" if pair.difference < 0 else "better" if pair.difference > 0 else ""
-    rates = zip(pair.pass_rates, (pair.a, pair.b), strict=True)
-    passed = [f"{rate * len(attempts):.0f}/{len(attempts)}" for rate, attempts in rates]
+    passed = [f"{sum(one.passed for one in attempts)}/{len(attempts)}" for attempts in (pair.a, pair.b)]
     return pair.task, *passed, f"{pair.difference:+.2f}", change
 
 

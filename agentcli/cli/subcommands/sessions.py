@@ -299,9 +299,9 @@ def _print_usage(usage: UsageCollector, *, is_of_session: bool) -> None:
             rows.append((name, counted(tool.calls, "call"), *figures, tool.top_errors(3)))
         print_table(("tool", "calls", "success", "ms", "tokens", "errors"), rows, numeric={"calls", "ms", "tokens"})
         skills = "".join(f", skill {name} {count}×" for name, count in total.skills.most_common())
-        calls = total.calls
-        means = f"{calls.mean_ms:,.0f} ms and {calls.tokens / calls.calls:,.0f} tokens on average"
-        echo(f"\n{counted(calls.calls, 'call')}: {means}, {counted(calls.retries, 'retry', 'retries')}{skills}")
+        all_tools = total.calls
+        means = f"{all_tools.mean_ms:,.0f} ms and {all_tools.tokens / all_tools.calls:,.0f} tokens on average"
+        echo(f"\n{counted(all_tools.calls, 'call')}: {means}, {counted(all_tools.retries, 'retry', 'retries')}{skills}")
     if total.unpriced:
         echo(f"\nThe price of {counted(total.unpriced, 'request')} is unknown and not included in the costs.")
 
