@@ -261,7 +261,7 @@ class Activity(Struct, kw_only=True):
     def _status_rows(self, columns: int) -> list[Row]:
         """Return what the turn waits for, unless calls or questions show it, and the end of the model's thoughts."""
         started, pending, now = self.clock.started, self.pending, time.monotonic()
-        resent_at = pending.at if isinstance(pending, PendingRetry) else 0.0
+        resent_at = pending.at if isinstance(pending, PendingRetry) else 0.0  # until then, nothing can be received
         silent_s = now - max(resent_at, self.clock.last_event, started or 0.0)
         if started is not None and silent_s < SILENCE_S and isinstance(pending, PendingRetry | ArrivingCall):
             return [pending.row(now, columns)]

@@ -242,7 +242,7 @@ class MarkdownStream:
         self._table, self._alignments = [], None
         if table and alignments is None:
             self._add_text_line(*table[0])
-        elif table and alignments is not None:
+        elif alignments is not None:
             from agentcli.frontends.terminal.text.markdown_text import table_lines
 
             self._begin_block(table[0][0])
