@@ -50,9 +50,10 @@ from agentcli.setup.workspace import make_sandbox
 from agentcli.tools.command import Command, Grants
 from agentcli.tools.observation import cut_middle
 
-# Only these settings of the person apply, most of which define how to reach models. Others would change the results.
-_FROM_PERSON = ("provider", "providers", "models", "local", "retry", "tokens", "sandbox")
-_FROM_TASK = frozenset(("compaction", "tools", "skills", "agents", "memory", "data"))
+# The sections of settings that an attempt takes from the person: most define how to reach models, and others would
+# change the results. A task may set those of `_TASK_SECTIONS`.
+_PERSON_SECTIONS = ("provider", "providers", "models", "local", "retry", "tokens", "sandbox")
+_TASK_SECTIONS = frozenset(("compaction", "tools", "skills", "agents", "memory", "data"))
 _FAILURES = frozenset(  # types of errors that say nothing about the agent
     "AuthError BillingError ModelNotFound RateLimit Overloaded ServerError Timeout ConnectionFailed NoKey "
     "StorageError".split()
@@ -121,9 +122,9 @@ class LocalEngine:
     def _config(self, task: Task, folder: Path) -> Config:
         """Return the settings of an attempt: the person's models, the task's limits, and the variant over both."""
         user_config = self._user_config
-        if wrong := sorted(task.settings.keys() - _FROM_TASK):
+        if wrong := sorted(task.settings.keys() - _TASK_SECTIONS):
             raise UsageError(
-                f"{task.folder / 'task.toml'}: a task can set only {', '.join(sorted(_FROM_TASK))}, not {wrong[0]}."
+                f"{task.folder / 'task.toml'}: a task can set only {', '.join(sorted(_TASK_SECTIONS))}, not {wrong[0]}."
             )
         # The attempt has another home and other folders, so the person's secrets have to be named.
         secrets = (*user_config.paths.secret, *map(home_of(user_config.environment).joinpath, SECRET_HOME_PATHS))
@@ -178,7 +179,7 @@ class LocalEngine:
 
 def person_settings(user_config: Config) -> dict[str, Any]:
     """Return the person's settings that apply to attempts, nested like config.toml."""
-    return {key: msgspec.to_builtins(getattr(user_config.settings, key)) for key in _FROM_PERSON}
+    return {key: msgspec.to_builtins(getattr(user_config.settings, key)) for key in _PERSON_SECTIONS}
 
 
 async def _answer_prompts(

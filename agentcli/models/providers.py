@@ -56,7 +56,7 @@ class ProviderKeys:
         """Yield each of a provider's variables with a description of where its value is. Raises `ConfigError`."""
         variables = self.variables(provider)
         if self._uses_helper(provider):
-            yield next(iter(variables), provider), f"from providers.{provider}.api_key_helper"
+            yield variables[0] if variables else provider, f"from providers.{provider}.api_key_helper"
         else:
             yield from ((variable, self._config.key_source(variable)) for variable in variables)
 
@@ -81,12 +81,12 @@ class ProviderKeys:
         """Return a provider's key, or the command that prints it, and its bearer token. Raises `ConfigError`."""
         config = self._config
         if self._uses_helper(provider):
-            name = f"providers.{provider}.api_key_helper"
+            setting = f"providers.{provider}.api_key_helper"
             helper = KeyHelper(
                 self._server(provider).api_key_helper,
                 # It runs outside of projects, whose files could change what it does.
                 folder=config.paths.config if config.paths.config.is_dir() else Path.home(),
-                make_error=lambda text: config.error(text, name),
+                make_error=lambda text: config.error(text, setting),
                 on_key=config.stored_keys.printed.add,
             )
             return self._helpers.setdefault(provider, helper), ""  # one for all models: it reuses its key

@@ -20,14 +20,12 @@ _PATTERNS = {
     structs.URL_PATTERN: "write an address that begins with http:// or https://",
     structs.CHARSET_PATTERN: "unknown charset",
 }
-_VALUES: dict[Any, tuple[str, ...]] = {
-    ThemeName: THEMES,
-    structs.Charset: structs.CHARSETS,
-}  # of types without a list
+# The values of settings whose types do not list them.
+_VALUES: dict[Any, tuple[str, ...]] = {ThemeName: THEMES, structs.Charset: structs.CHARSETS}
 
 
 def find_error(value: Any, kind: Any, key: str = "") -> tuple[str, str] | None:
-    """Return the dotted key of the first value that does not fit its type, and a sentence about what would fit."""
+    """Return the dotted key of the first value that does not fit its type, and what would fit; None if all fit."""
     choices = [choice for choice in get_args(kind) if choice is not NoneType]
     if NoneType in get_args(kind) and value is not None and len(choices) == 1:
         kind = choices[0]  # X in `X | None`, so that the message is about X

@@ -39,7 +39,7 @@ class StoredKeys:
         self.printed: set[str] = set()  # keys that commands printed, which must be masked, too
 
     @property
-    def values(self) -> tuple[str, ...]:
+    def known_keys(self) -> tuple[str, ...]:
         """All keys that are known without opening a keyring, so that they can be masked."""
         in_file: list[str] = []
         with suppress(ConfigError):  # `get` raises it where a key is needed

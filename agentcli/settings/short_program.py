@@ -50,8 +50,8 @@ class _ProgramProtocol(asyncio.SubprocessProtocol):
             pipe.pause_reading()
         await asyncio.sleep(0)  # lets `pipe_data_received` get what was read already
         for fd, pipe in pipes.items():
-            if not (end := pipe.get_extra_info("pipe")).closed:
-                self.pipe_data_received(fd, end.read(_MAX_PIPE_BYTES) or b"")
+            if not (file := pipe.get_extra_info("pipe")).closed:
+                self.pipe_data_received(fd, file.read(_MAX_PIPE_BYTES) or b"")
 
 
 async def run_short_program(
@@ -88,7 +88,7 @@ async def run_short_program(
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await program.exited.wait()
-        exit_code = transport.get_returncode()
+        exit_code = transport.get_returncode()  # None if the program is still running
     finally:
         if ends_children or transport.get_returncode() is None:
             with suppress(ProcessLookupError, PermissionError):

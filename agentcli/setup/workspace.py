@@ -118,7 +118,9 @@ def make_masker(config: Config, values: frozenset[str]) -> Masker:
     from agentcli.infra.sandbox.environment import credentials_in
     from agentcli.safety.secrets.masking import Masker
 
-    return Masker((*credentials_in(config.environment), *config.stored_keys.values, *secret_headers(config), *values))
+    return Masker(
+        (*credentials_in(config.environment), *config.stored_keys.known_keys, *secret_headers(config), *values)
+    )
 
 
 def make_sandbox(

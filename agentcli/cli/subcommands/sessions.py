@@ -205,7 +205,7 @@ def redact(
         if found:
             for agent in await store.list(user_id=subagents_owner(info.id), limit=_MAX_LISTED):
                 entries += (await store.load(agent.id))[1]
-            masker = Masker((*credentials_in(os.environ), *config.stored_keys.values))
+            masker = Masker((*credentials_in(os.environ), *config.stored_keys.known_keys))
             stored = {text for entry in entries for text in _texts_in(msgspec.to_builtins(entry.body))}
             to_redact += sorted({text[secret.start : secret.end] for text in stored for secret in masker.secrets(text)})
         return info.id, await store.redact(info.id, to_redact) if to_redact else 0
