@@ -20,7 +20,7 @@ from agentcli.conversation.entries import Entry
 from agentcli.errors import StorageError
 from agentcli.infra.sessions import sqlite
 from agentcli.infra.sessions.database import SessionLock
-from agentcli.infra.sessions.maintenance import CheckReport, check, make_copy, repair
+from agentcli.infra.sessions.repair import CheckReport, check, make_copy, repair
 from agentcli.infra.sessions.sqlite import SqliteSessions
 from tests.conformance.disks import disk, fill, tiny_disk
 from tests.conformance.power_cuts import cut_power
@@ -325,6 +325,50 @@ async def test_no_program_can_leave_a_log_of_the_damaged_file_beside_the_new_one
     assert ["database is locked" in output for output in outputs] == [True]
     assert not Path(f"{path}-wal").exists()
     assert texts_of(await read(path, id)) == ["one", "two"]
+
+
+async def test_two_repairs_at_once_replace_the_file_once(tmp_path: Path) -> None:
+    path, id, _ = await stored(tmp_path, "one", "two")
+    path.write_bytes(bytes(16) + path.read_bytes()[16:])
+    reports = await asyncio.gather(*(asyncio.to_thread(repair, path) for _ in range(2)))
+    assert [report.is_healthy for report in reports] == [True, True]
+    assert len(list(path.parent.glob(f"{path.name}.damaged-*"))) == sum(bool(report.kept_as) for report in reports) == 1
+    assert texts_of(await read(path, id)) == ["one", "two"]
+
+
+async def test_a_file_that_cannot_be_replaced_keeps_its_log(tmp_path: Path) -> None:
+    path, _, _ = await stored(tmp_path, "one", "two")
+    has_failed = False
+
+    def refuse(event: str, arguments: tuple[object, ...]) -> None:  # as for a file that is mounted into a container
+        nonlocal has_failed
+        if event == "os.rename" and str(arguments[1]) == str(path) and not has_failed:
+            has_failed = True
+            raise OSError("Device or resource busy")
+
+    with closing(apsw.Connection(str(path))) as other:
+        other.execute("PRAGMA foreign_keys = off; DELETE FROM sessions")
+        before = path.read_bytes(), Path(f"{path}-wal").read_bytes(), sorted(path.parent.iterdir())
+        sys.addaudithook(refuse)
+        with pytest.raises(StorageError, match=r"busy.*Nothing was changed"):
+            repair(path)
+        assert (path.read_bytes(), Path(f"{path}-wal").read_bytes(), sorted(path.parent.iterdir())) == before
+        assert repair(path).kept_as
+
+
+async def test_a_link_to_the_database_stays_when_its_file_is_replaced(tmp_path: Path) -> None:
+    path, id, _ = await stored(tmp_path, "one", "two")
+    (tmp_path / "elsewhere").mkdir()
+    path.rename(tmp_path / "elsewhere" / "big.db")
+    path.symlink_to(tmp_path / "elsewhere" / "big.db")
+    async with on_disk(tmp_path) as store:
+        await store.list()
+        change(path, "PRAGMA foreign_keys = off; DELETE FROM sessions")
+        kept_as = repair(path).kept_as
+        await goes_on(store, id, "three")  # a store that was open meanwhile goes on in the new file
+    assert path.is_symlink()
+    assert Path(kept_as).parent.name == "elsewhere"
+    assert texts_of(await read(path, id)) == ["one", "two", "three"]
 
 
 async def test_what_a_newer_agentcli_wrote_is_not_a_damage_and_what_cannot_be_read_is_reported(tmp_path: Path) -> None:

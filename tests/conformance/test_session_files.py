@@ -21,7 +21,7 @@ from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import ContextNote, Unreadable, User, reminder
 from agentcli.errors import StorageError
 from agentcli.infra.sessions.database import VERSION, Writer, connect
-from agentcli.infra.sessions.maintenance import check, repair
+from agentcli.infra.sessions.repair import check, repair
 from agentcli.infra.sessions.sqlite import SqliteSessions
 from tests.conformance.disks import fill, read_only, tiny_disk
 from tests.conformance.sessions import (

@@ -26,7 +26,7 @@ from agentcli.frontends.export.documents import Format, as_dict, document, forma
 from agentcli.frontends.export.markdown import format_cost, format_time
 from agentcli.frontends.printable import printable
 from agentcli.infra.sandbox.environment import credentials_in
-from agentcli.infra.sessions.maintenance import check, repair
+from agentcli.infra.sessions.repair import check, repair
 from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.safety.secrets.masking import Masker
 from agentcli.settings.files import current_folder, replace_file

@@ -1,45 +1,25 @@
-"""Maintains stored sessions: trash, permanent redaction, and checks, copies and repairs of the SQLite file.
+"""Moves stored sessions to the trash and back, and redacts them permanently.
 
 No prompt needs any of this, so other modules import it only when they use it.
 """
 
-import fcntl
 import json
-import logging
 import re
-import shutil
-import tempfile
-import time
-from collections.abc import Iterable, Sequence
-from contextlib import ExitStack, closing, suppress
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 from zlib import crc32
 
-import apsw
 import msgspec
 
 from agentcli.agent.interfaces import StoredEntries, subagents_owner
 from agentcli.conversation.entries import ContextNote, Unreadable, entry_now
 from agentcli.conversation.history import counted, title_of
 from agentcli.errors import StorageError
-from agentcli.infra.sessions import database, tables
-from agentcli.infra.sessions.tables import SQLITE
-from agentcli.settings.files import FileLock, make_private_folder
-
-log = logging.getLogger(__name__)
+from agentcli.infra.sessions import tables
 
 REDACTED = "[redacted]"
 
 _FAMILY = "SELECT id FROM sessions WHERE id = :id OR user_id = :agents"  # a session and its subagents
-_PENDING_BYTE = 1 << 30  # SQLite locks this byte before a new connection reads a file
-_MAX_FILE_FAULTS = 100  # SQLite reports no more about one file
-_DAMAGE = (apsw.CorruptError, apsw.NotADBError, apsw.SQLError, apsw.ConstraintError, UnicodeDecodeError)
-_FAULTS = {  # by kind; the statement `KIND_faults` finds them
-    "checksum": "its checksum is not that of its text",
-    "parent": "the entry it follows is not there",
-    "order": "entries before it are missing",
-}
 
 
 async def remove(db: tables.Tables, session_id: str) -> None:
@@ -183,183 +163,3 @@ async def redact(db: tables.Tables, session_id: str, secrets: Secrets) -> int:
     for id in {session_id, *(id for id, trashed in changed_sessions if not trashed)}:
         await db.rows(db.forget_stream, id=id)  # its events contain the secrets, too
     return total
-
-
-class Fault(msgspec.Struct, frozen=True):
-    """A fault of the file as a whole, or of one entry. A session is opened without its faulty entries."""
-
-    kind: str  # `file`, or for an entry `checksum`, `parent` or `order`
-    text: str
-    session_id: str = ""
-    entry_id: str = ""
-
-
-class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The faults that a check found, and what a repair did about them."""
-
-    path: str
-    found: list[Fault]
-    left: list[Fault]  # the faults that are still in the file after a repair
-    kept_as: str = ""  # the path of the damaged file
-    restored_from: float = 0.0  # the time of the copy that replaced the file, or 0
-
-    @property
-    def is_healthy(self) -> bool:
-        return not self.left
-
-    @property
-    def is_file_damaged(self) -> bool:
-        """True if the file is damaged, not only single entries."""
-        return has_file_fault(self.left)
-
-    @property
-    def restored_text(self) -> str:
-        if not self.restored_from:
-            return "everything in it is restored"
-        copied_at = time.strftime("%Y-%m-%d %H:%M", time.localtime(self.restored_from))
-        return f"what was stored until {copied_at} is restored from the copy of that time"
-
-
-def has_file_fault(faults: Iterable[Fault]) -> bool:
-    return any(fault.kind == "file" for fault in faults)
-
-
-def check(path: Path) -> CheckReport:
-    """Check a file. Raises `StorageError` if it belongs to another program or cannot be opened."""
-    found = _faults(path) if path.exists() else []
-    return CheckReport(path=str(path), found=found, left=found)
-
-
-def _faults(path: Path) -> list[Fault]:
-    """Return a file's faults. Those of entries are only found in files of this version; writing upgrades older ones."""
-    if database.is_emptied(path):
-        return [Fault("file", "The file is damaged: it is empty.")]
-    faults: list[Fault] = []
-    try:
-        with closing(database.open_raw(path)) as db:
-            version = database.checked_version(db)
-            lines = [str(line) for (line,) in db.execute(f"PRAGMA integrity_check({_MAX_FILE_FAULTS})")]
-            lines += [f"a row of {table} belongs to nothing" for table, *_ in db.execute("PRAGMA foreign_key_check")]
-            faults += [Fault("file", f"The file is damaged: {line}.") for line in lines if line != "ok"]
-            for kind, text in _FAULTS.items() if version == database.VERSION else ():
-                for id, seq, entry_id in db.execute(SQLITE[f"{kind}_faults"]):
-                    faults.append(Fault(kind, f"Session {id}, entry {seq}: {text}.", id, entry_id))
-    except _DAMAGE as error:
-        faults.append(Fault("file", f"The file is damaged: {error}."))
-    except apsw.Error as error:
-        raise StorageError(
-            f"{path} cannot be opened ({error}). Check that it is a file, and its permissions."
-        ) from error
-    return faults
-
-
-def copy_lock(path: Path, *, timeout_s: float) -> FileLock:
-    """Return the lock of the program that copies a file or `wipe`s it. Entering it raises `TimeoutError`."""
-    folder = path.parent / "locks"
-    make_private_folder(folder)
-    return FileLock(folder / f"{path.name}.copy", timeout_s=timeout_s)
-
-
-def make_copy(path: Path) -> None:
-    """Replace the copy of the database with a new one, unless the database is damaged. Failures are logged."""
-    try:
-        with copy_lock(path, timeout_s=0), database.vacuum_into(path, database.copy_of(path)) as part:
-            if has_file_fault(found := _faults(part)):
-                raise StorageError(found[0].text)
-    except TimeoutError:
-        log.info("Another program makes a copy of %s.", path)
-    except (apsw.Error, OSError, StorageError) as error:
-        log.warning(
-            "No copy of %s was made (%s). Check that there is room for one, and run agentcli sessions fsck.",
-            path,
-            error,
-        )
-
-
-def wipe(path: Path) -> None:
-    """Rewrite the file and remove its copies, because even pages in use keep deleted texts. Raises `StorageError`."""
-    try:
-        with closing(database.connect(path)) as db:
-            db.execute("VACUUM")
-            ((is_busy, *_),) = db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            if is_busy:  # the old bytes are still in the write-ahead log
-                raise apsw.BusyError("another program reads it")
-    except apsw.Error as error:
-        raise StorageError(
-            f"The texts are redacted, but {path} could not be rewritten ({error}) and may still hold bytes of "
-            "them. Close other agentcli programs, make room for a copy of the file, and redact again."
-        ) from error
-    for copy in (database.copy_of(path), *path.parent.glob(f"{path.name}.v*")):
-        copy.unlink(missing_ok=True)
-
-
-def repair(path: Path) -> CheckReport:
-    """Replace a damaged file with a sound one, and keep the damaged file beside it.
-
-    The new file is a rewrite of the old one, or the daily copy if that is not possible. If only single entries are
-    damaged, the file stays, because the copy lacks entries that were stored later. Raises `StorageError` if a session
-    is open, or the file cannot be replaced.
-    """
-    before = check(path)
-    if not before.is_file_damaged:
-        return before
-    _require_no_open_session(path)
-    try:
-        temporary_folder = tempfile.TemporaryDirectory(prefix="repair-", dir=path.parent)
-        with temporary_folder as folder, closing(database.open_raw(path)) as db, ExitStack() as held:
-            with suppress(*_DAMAGE, apsw.ReadOnlyError, apsw.IOError):  # others cannot write to such a file either
-                if not database.is_emptied(path):  # SQLite would remove the log of an empty file
-                    db.execute("BEGIN IMMEDIATE")  # others wait until the file is replaced, which they then notice
-            old, new, copy = Path(folder, "old.db"), Path(folder, "new.db"), database.copy_of(path)
-            for suffix in ("", "-wal"):
-                with suppress(FileNotFoundError):
-                    shutil.copy2(f"{path}{suffix}", f"{old}{suffix}")
-            left: list[Fault] = []
-            restored_from = 0.0
-            if not _rewrite(path, new):
-                left = _faults(copy) if copy.exists() else before.found
-                if has_file_fault(left):  # there is no sound copy to restore
-                    return before
-                new, restored_from = Path(folder, "copy.db"), copy.stat().st_mtime
-                shutil.copyfile(copy, new)
-            database.connect(new).close()  # an older version is upgraded
-            _require_no_open_session(path)  # a session that was opened in between relies on the old file
-            # The nanoseconds make the name unique: a kept file is never overwritten.
-            kept_as = path.with_name(f"{path.name}.damaged-{time.time_ns()}")
-            for suffix in ("", "-wal"):
-                with suppress(FileNotFoundError):
-                    Path(f"{old}{suffix}").replace(f"{kept_as}{suffix}")
-            with suppress(PermissionError):  # others cannot write to such a file either
-                # Programs that open the old file now must wait, or they would make another log for it.
-                fcntl.lockf(held.enter_context(path.open("r+b")), fcntl.LOCK_EX, 1, _PENDING_BYTE)
-            for suffix in ("-wal", "-shm"):
-                Path(f"{path}{suffix}").unlink(missing_ok=True)
-            database.sync_folder(path.parent)  # not even a power cut may leave the new file beside the old log
-            new.replace(path)
-            database.sync_folder(path.parent)
-    except apsw.BusyError as error:
-        raise StorageError(f"Another program is writing to {path}. Try again when it has ended.") from error
-    except (apsw.Error, OSError) as error:
-        raise StorageError(
-            f"{path} could not be repaired ({error}). Make room for two copies of it in its folder, then try again. "
-            "Nothing was changed."
-        ) from error
-    return CheckReport(path=str(path), found=before.found, left=left, kept_as=str(kept_as), restored_from=restored_from)
-
-
-def _rewrite(old: Path, new: Path) -> bool:
-    """Copy a file and rebuild its indexes; return False if it cannot be read completely, or the result has faults."""
-    try:
-        with database.vacuum_into(old, new) as part, closing(apsw.Connection(str(part))) as db:
-            db.execute("REINDEX")
-        return not _faults(new)
-    except (*_DAMAGE, StorageError):
-        return False
-
-
-def _require_no_open_session(path: Path) -> None:
-    for file in sorted((path.parent / "locks").glob("*.lock")):
-        if database.SessionLock(path, file.stem).holder() is not None:
-            raise StorageError(
-                f"Session {file.stem} is open. Close every agentcli session, then repair. Nothing was changed."
-            )

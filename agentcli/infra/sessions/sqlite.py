@@ -153,15 +153,15 @@ class SqliteSessions(_WriterSessions):
 
     async def redact(self, session_id: str, secrets: Sequence[str]) -> int:
         """Replace secrets, and leave no byte of them in the file or its copies, not even after an earlier failure."""
-        from agentcli.infra.sessions import maintenance
+        from agentcli.infra.sessions import repair
 
         try:
-            with maintenance.copy_lock(self.path, timeout_s=_COPY_LOCK_TIMEOUT_S):
+            with repair.copy_lock(self.path, timeout_s=_COPY_LOCK_TIMEOUT_S):
                 places = await super().redact(session_id, secrets)
-                await asyncio.to_thread(maintenance.wipe, self.path)
+                await asyncio.to_thread(repair.wipe, self.path)
         except OSError as error:
             raise StorageError(f"Copies of {self.path} could not be removed ({error}). Redact again.") from error
-        await asyncio.to_thread(maintenance.make_copy, self.path)
+        await asyncio.to_thread(repair.make_copy, self.path)
         return places
 
     def _schedule_copy(self) -> None:
@@ -184,15 +184,17 @@ class SqliteSessions(_WriterSessions):
 
 def _make_due_copy(path: Path) -> None:
     if database.is_copy_due(path):
-        from agentcli.infra.sessions.maintenance import make_copy
+        from agentcli.infra.sessions.repair import make_copy
 
         make_copy(path)
 
 
 def can_resume(path: Path, session_id: str) -> bool:
     """Return True if a session can be opened again, or if that is unknown."""
-    if not path.exists() or database.is_emptied(path):  # SQLite would remove the log of an empty file
-        return path.exists()
+    if not path.exists():
+        return False
+    if database.is_emptied(path):  # SQLite would remove the log of an empty file
+        return True
     try:
         with closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as db:
             return bool(db.execute("SELECT 1 FROM sessions WHERE id = ? AND trashed = 0", (session_id,)).get)
