@@ -81,7 +81,7 @@ def yes_or_no(key: str, labels: Sequence[str]) -> int | None:
 
 
 def _lasting_choices(question: events.CallApproval | events.ChangesApproval, rules: Sequence[str]) -> Iterator[Choice]:
-    """Yield the other choices that agree: for the session, always (by the narrowest rule), or after a dry run."""
+    """Yield the other ways to say yes: for the session, always (by the narrowest rule), or after a dry run."""
     lasting = Approve(question.id, allowed=True, scope="session")
     mode = question.mode if isinstance(question, events.EditApproval) else ""  # the one that does not ask about edits
     if mode:

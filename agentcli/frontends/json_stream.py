@@ -83,8 +83,8 @@ class Dialogue:
         skills = [command.name for command in commands if command.group == SKILLS and command.name != "skills"]
         return init_object(self.host.session, [command.name for command in commands], skills=skills)
 
-    async def run(self, first: CliPrompt, input: json_input.InputLines | None) -> int:
-        """Carry out the first prompt, if there is one, then all lines of the input; return the exit code."""
+    async def run(self, cli_prompt: CliPrompt, input: json_input.InputLines | None) -> int:
+        """Carry out the command line's prompt, if there is one, then all input lines; return the exit code."""
         if input is None:
             self.lines.put_nowait(None)
         else:
@@ -93,7 +93,7 @@ class Dialogue:
             # The last run ended before it began these calls, or while it waited for a usage limit.
             if conversation.unstarted_calls or awaited_reset(conversation):
                 self.session.submit(ops.GoOn(if_unanswered=True))
-        self.spawn(self._handle_lines(first))
+        self.spawn(self._handle_lines(cli_prompt))
         self.spawn(self._wake_to_leave())
         try:
             await self._finished
@@ -175,10 +175,10 @@ class Dialogue:
         self._is_attended = False
         self.session.submit(ops.SetAttended(False))
 
-    async def _handle_lines(self, first: CliPrompt) -> None:
-        """Carry out the first prompt, then the input lines in order; some commands run alongside."""
-        if first.text or first.piped:
-            await self._submit((Text(first.text),), first)
+    async def _handle_lines(self, cli_prompt: CliPrompt) -> None:
+        """Carry out the command line's prompt, then the input lines in order; some commands run alongside."""
+        if cli_prompt.text or cli_prompt.piped:
+            await self._submit((Text(cli_prompt.text),), cli_prompt)
         while not self.host.has_left and (line := await self.lines.get()) is not None:
             if self._leaving.is_set():
                 break
@@ -234,20 +234,20 @@ class Dialogue:
             case _:
                 await json_input.carry_out_control(self.host, request)
 
-    async def _submit(self, content: tuple[Block, ...], first: CliPrompt | None = None) -> None:
-        """Submit a message as a prompt, or run it as a command. `first` is given for the command line's prompt."""
+    async def _submit(self, content: tuple[Block, ...], cli_prompt: CliPrompt | None = None) -> None:
+        """Submit a message as a prompt, or run it as a command. `cli_prompt` is given if it is the command line's."""
         self._has_accepted = True
         typed = self.host.command_of(content)
         if typed is None:
             # The command line's prompt may have piped text and name files, which `content` lacks.
-            message = self.host.attach(f"{first.text}{first.piped}") if first else content
+            message = self.host.attach(f"{cli_prompt.text}{cli_prompt.piped}") if cli_prompt else content
             self.session.submit(ops.Prompt(message))
             return
         await self._wait_for_turns()
         if self._leaving.is_set():
             return
         started = time.monotonic()
-        ended = await self._run(typed, piped=first.piped if first else "", more=content[1:])
+        ended = await self._run(typed, piped=cli_prompt.piped if cli_prompt else "", more=content[1:])
         if ended.prompt is not None:  # the command expanded to a prompt, as a skill's does
             self.session.submit(ended.prompt)
         else:

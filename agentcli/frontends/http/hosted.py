@@ -70,11 +70,11 @@ class HostedSession:
         self._writer.change_note(model=snapshot.model, mode=snapshot.mode, entries=len(conversation.entries))
         self._follower = asyncio.create_task(self._follow(session.subscribe_batches()))
         self._writer.change_note(is_turn_open=is_turn_open and (was_running or session.is_busy))
-        has_more = conversation.unstarted_calls or is_unanswered(conversation) or half_answer(conversation)
-        continues_turn = was_running and is_turn_open and bool(has_more)
+        is_unfinished = conversation.unstarted_calls or is_unanswered(conversation) or half_answer(conversation)
+        continues_turn = was_running and is_turn_open and bool(is_unfinished)
         offered = [command.name for command in self._host.commands if command.name not in NOT_OFFERED]
         for question in session.open_questions.values():  # the terminal of a shared session asked them earlier
-            self._output.show(question)
+            self._output.show(question)  # adds it to `self._objects`
         objects += [init_object(session, offered, is_resumed=continues_turn), *self._objects]
         self._objects.clear()
         await self._writer.write(objects)

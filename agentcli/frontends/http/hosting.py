@@ -100,6 +100,8 @@ class Hosting:
         return hosted
 
     def give_up(self, session_id: str) -> None:
+        """Close a session in the background, if it is open here. Failures are logged."""
+
         async def close(hosted: HostedSession) -> None:
             try:
                 await hosted.close()

@@ -90,11 +90,11 @@ class Guard:
         self._app = app
         self._accesses: dict[str, Access] = {}  # by the hash of the token
         for token in tokens:
-            self.let_in(token)
+            self.add_token(token)
         self._hosts = {host.lower() for host in hosts} | _LOOPBACK  # the names of this server
         self._is_unix = is_unix  # a unix socket accepts any name
 
-    def let_in(self, token: ServeTokenSettings, path: str = "/") -> None:
+    def add_token(self, token: ServeTokenSettings, path: str = "/") -> None:
         self._accesses[token.sha256] = Access(token, path)
 
     def forget(self, secret: str) -> None:

@@ -47,7 +47,7 @@ class SharedSession(HostedSession):
         await super()._submit(prompt, stream_id)
 
     async def carry_out(self, request: json_input.Control) -> None:
-        question = self._session.open_questions.get(getattr(request, "id", ""))  # that the request answers
+        question = self._session.open_questions.get(getattr(request, "id", ""))  # None if it answers no question
         await super().carry_out(request)
         if question is not None:  # the notice explains why the question disappears from the terminal
             is_no = isinstance(request, json_input.DenyControl)
@@ -95,12 +95,15 @@ class Remote:
     def new_link(self) -> str:
         """Return a link to the page with a code that works once; an earlier unused link becomes invalid."""
         self._guard.forget(self._code)
-        self._code = self._let_in(PAIR_PATH)
+        self._code = self._new_token(PAIR_PATH)
         return f"{self._url}/#once={self._code}"
 
-    def _let_in(self, path: str) -> str:
+    def _new_token(self, path: str) -> str:
+        """Return a token that is valid for paths which begin with `path`."""
         token = secrets.token_urlsafe(18)  # 144 bits; short, for the sake of the QR code
-        self._guard.let_in(ServeTokenSettings(token_hash(token), ""), path)  # "": no user, the page is the person's own
+        self._guard.add_token(
+            ServeTokenSettings(token_hash(token), ""), path
+        )  # "": no user, the page is the person's own
         return token
 
     async def _pair(self, request: Request) -> Response:
@@ -112,7 +115,7 @@ class Remote:
         self._code = ""
         client = request.client.host if request.client else "somewhere"  # ASGI allows requests without an address
         self._on_notice(f"A browser at {client} opened this session's page. To close it: /remote off")
-        token = self._let_in(f"/v1/sessions/{self.session_id}")
+        token = self._new_token(f"/v1/sessions/{self.session_id}")
         return json_answer({"token": token, "session_id": self.session_id})
 
     async def aclose(self) -> None:

@@ -86,10 +86,10 @@ class _Application:
         paths, moved = group.paths, group.moved_root
         if self._is_resumed:
             for path in paths:  # removes a temporary file that was only half written
-                with contextlib.suppress(OSError), self._opened(path) as (folder, name):
+                with contextlib.suppress(OSError), _opened_parent(changes.at(path)) as (folder, name):
                     os.unlink(self._temporary(name), dir_fd=folder)
             if moved and not os.path.lexists(changes.after[moved].source):  # it was moved before the kill
-                with self._opened(moved) as (folder, name):
+                with _opened_parent(changes.at(moved)) as (folder, name):
                     _set_mode(folder, name, changes.after[moved])  # the kill may have come before this
                 return
             paths = tuple(path for path in paths if not self._is_done(path))
@@ -112,18 +112,15 @@ class _Application:
     def finish_folders(self) -> None:
         """Set the modes of new folders, which may forbid writing into them, and remove deleted ones that are empty."""
         for path in sorted(self._final_folders, key=lambda path: -path.count("/")):  # inner folders first
-            with contextlib.suppress(OSError), _opened(path) as (folder, name):
+            with contextlib.suppress(OSError), _opened_parent(path) as (folder, name):
                 if (after := self._final_folders[path]) is not None:
                     _set_mode(folder, name, after)
                 else:
                     os.rmdir(name, dir_fd=folder)
 
-    def _opened(self, path: str) -> contextlib.AbstractContextManager[tuple[int, str]]:
-        return _opened(self._changes.at(path))
-
     def _now(self, path: str) -> state.FileEntry | None:
         """Return the entry at a path now, None if there is none. Raises `OSError`, also if a link is on the way."""
-        with contextlib.suppress(FileNotFoundError), self._opened(path) as (folder, name):
+        with contextlib.suppress(FileNotFoundError), _opened_parent(self._changes.at(path)) as (folder, name):
             return state.entry_at(name, folder=folder, source=self._changes.at(path))
         return None
 
@@ -136,7 +133,7 @@ class _Application:
         with contextlib.suppress(OSError):
             now = self._now(path)
         if now is None or after is None:
-            return now is after
+            return now is None and after is None
         return not state.differs(now._replace(owner=after.owner), after)
 
     def _move(self, group: ChangeGroup) -> bool:
@@ -150,7 +147,7 @@ class _Application:
         for inner_path in reversed(group.paths):
             # The outermost folder gets its mode at the end: it can only be moved while its owner may write to it.
             _remove_overlay_traces(self._changes.after[inner_path], keeps_mode=inner_path == path)
-        with self._opened(path) as (folder, name):
+        with _opened_parent(self._changes.at(path)) as (folder, name):
             if state.entry_at(name, folder=folder) is not None:
                 raise writing.ConflictError(writing.MADE_MEANWHILE)
             os.rename(new.source, name, dst_dir_fd=folder)
@@ -178,14 +175,14 @@ class _Application:
         elif not _is_same(now, before):
             raise writing.ConflictError(_CHANGED)
         elif now.kind == "file" and ".git" not in path.split("/"):  # git itself replaces its files
-            with self._opened(path) as folder_and_name:
+            with _opened_parent(self._changes.at(path)) as folder_and_name:
                 self._live.require_free(*folder_and_name)
 
     def _require_nothing_else_in(self, path: str) -> None:
         """Raise `ConflictError` for a folder with something in it that the command did not remove."""
         if self._changes.before[path].kind != "folder":
             return
-        with contextlib.suppress(FileNotFoundError), self._opened(path) as (parent, name):
+        with contextlib.suppress(FileNotFoundError), _opened_parent(self._changes.at(path)) as (parent, name):
             folder = os.open(name, state.READ_FLAGS | os.O_DIRECTORY, dir_fd=parent)
             try:
                 contents = [f"{path}/{entry}" for entry in os.listdir(folder)]  # noqa: PTH208
@@ -200,7 +197,7 @@ class _Application:
         self._make_folders_around(path)
         if after.kind == "folder":
             return self._make_folder(path)
-        with self._opened(path) as (folder, name):
+        with _opened_parent(self._changes.at(path)) as (folder, name):
             if before is not None and before.kind == after.kind == "file" and state.has_same_content(before, after):
                 return _set_mode(folder, name, after)
             old = before if before is not None and before.kind != "folder" else None  # an old folder is gone by now
@@ -226,7 +223,7 @@ class _Application:
     def _make_folder(self, path: str) -> None:
         """Make a folder if it is missing, and plan its mode for the end."""
         if path:  # "" is the root, which exists
-            with self._opened(path) as (folder, name):
+            with _opened_parent(self._changes.at(path)) as (folder, name):
                 try:
                     os.mkdir(name, 0o700, dir_fd=folder)  # it gets its own mode in `finish_folders`
                 except FileExistsError:
@@ -240,7 +237,7 @@ class _Application:
         """Remove files, then folders, inner ones first. Deleted folders around them are removed in `finish_folders`."""
         before, after = self._changes.before, self._changes.after
         for path in sorted(paths, key=lambda path: (before[path].kind == "folder", -path.count("/"))):
-            with contextlib.suppress(FileNotFoundError), self._opened(path) as (folder, name):
+            with contextlib.suppress(FileNotFoundError), _opened_parent(self._changes.at(path)) as (folder, name):
                 if before[path].kind == "folder":
                     os.rmdir(name, dir_fd=folder)
                 else:
@@ -253,7 +250,7 @@ class _Application:
 
 
 @contextlib.contextmanager
-def _opened(path: str) -> Iterator[tuple[int, str]]:
+def _opened_parent(path: str) -> Iterator[tuple[int, str]]:
     """Yield the open folder that contains a path, and the name in it. No link is followed. Raises `OSError`."""
     folder_path, _, name = path.rpartition("/")
     with writing.opened_folder(Path(folder_path or "/")) as folder:

@@ -19,16 +19,8 @@ from subprocess import DEVNULL, PIPE, Popen, SubprocessError
 import msgspec
 
 from agentcli.conversation.entries import FileKind, FileState, stored_path
-from agentcli.infra.changes.state import (
-    TICK_NS,
-    BorrowedObjects,
-    Objects,
-    TrackedFile,
-    is_cache,
-    joined,
-    kind_of,
-    state_of,
-)
+from agentcli.infra.changes.state import BorrowedObjects, Objects, TrackedFile, is_cache, joined, kind_of, state_of
+from agentcli.infra.changes.writing import TICK_NS
 from agentcli.infra.sandbox.mount_points import MOUNT_POINT_MODE, is_mount_point
 from agentcli.settings.files import make_private_folder, replace_file
 from agentcli.tools.sandbox import find_rg
@@ -140,7 +132,7 @@ class _Scan:
         # When the previous scan began; 0 if the clock was set back since then.
         self._previous_scan_ns = self._before.looked_ns if self._before.looked_ns < now_ns else 0
         self._racy_since_ns = now_ns - TICK_NS  # a file changed after this may change again and keep its ctime
-        self._known = dict(self._before.entries)  # without the folders that this scan finds are repositories by now
+        self._known = dict(self._before.entries)  # less the folders that have become repositories
         left_out = {path: why for path, why in self._before.left_out.items() if os.path.lexists(f"{self._root}/{path}")}
         self._state = FolderState(root=self._before.root, left_out=left_out, looked_ns=now_ns)
         self._differences: dict[str, Difference] = {}
@@ -194,7 +186,7 @@ class _Scan:
             return []
         if {entry.name for entry in inner_entries} >= _GIT_NAMES:
             state.left_out[folder] = "it is a git repository"
-            # `run` reports what is in `_known` but was not found as removed, so its contents are taken out.
+            # `run` reports everything in `_known` that was not found as removed, so the contents are taken out.
             self._known = {path: names for path, names in self._known.items() if not _is_at_or_below(path, folder)}
             return []
         if folder in self._before.left_out:  # it can be covered now

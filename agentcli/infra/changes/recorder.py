@@ -265,7 +265,7 @@ def _by_system_path(stored: Mapping[str, T]) -> list[tuple[str, T]]:
 def _without_later(
     differences: dict[str, Difference], end_ns: int, finished: Mapping[str, int]
 ) -> Iterator[tuple[str, Difference]]:
-    """Yield a call's differences, by path: those made up to `end_ns`, or up to when a later start finished the path.
+    """Yield a call's differences, by path: those up to `end_ns`, or up to when a later start `finished` the path.
 
     The times of folders and removed files do not show when they changed, so all their differences are included.
     """

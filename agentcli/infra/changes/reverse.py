@@ -176,7 +176,7 @@ def _state_without(state: FileState | None, change: FileChange, objects: Objects
     if is_same_state(state, before) or is_same_state(state, after):
         state = before
     elif state is None or (before is None and state.kind == "folder"):
-        return None  # it was removed since, or is a new folder, which goes if nothing else is in it
+        return None  # it was removed since, or is a new folder, which is removed if it is empty
     elif after is None:
         raise ConflictError("something else is there now")
     elif before is not None and state.kind == before.kind == after.kind == "file":

@@ -25,7 +25,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from agentcli.conversation.entries import FileKind, FileState, stored_path
-from agentcli.infra.changes.writing import CHUNK_BYTES, open_source
+from agentcli.infra.changes.writing import CHUNK_BYTES, TICK_NS, open_source
 from agentcli.infra.sandbox.git_config import find_git, read_small_file
 from agentcli.patterns import lazy_pattern
 from agentcli.settings.files import make_private_folder, replace_file
@@ -34,7 +34,6 @@ READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _KINDS: dict[int, FileKind] = {stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFLNK: "link", stat.S_IFIFO: "pipe"}
 _FASTEST = 1  # a level of zlib: takes half the time of the default, and output is a few per cent larger
 _CONFIG = "[core]\n\trepositoryformatversion = 0\n\tbare = true\n[gc]\n\tauto = 0\n\tpruneExpire = never\n"
-TICK_NS = 20_000_000  # a second change of a file within this time may leave its times as they are
 _MAX_GIT_S = 60.0
 _ATTRIBUTES_FILE = "core.attributesFile"
 _REV_PARSE_PATHS = ("--show-toplevel", "--git-path", "index", "--git-path", "objects", "--git-path", "info/attributes")
@@ -208,7 +207,7 @@ def parents_of(path: str) -> list[str]:
 def differs(before: FileEntry | None, after: FileEntry | None) -> bool:
     """Return True if two entries differ in more than their times."""
     if before is None or after is None:
-        return before is not after
+        return before is not None or after is not None
     attributes = before.kind, before.mode, before.owner, before.target
     if attributes != (after.kind, after.mode, after.owner, after.target):
         return True

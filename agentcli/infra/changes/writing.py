@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 MADE_MEANWHILE = "something else was made there since the command started"
+TICK_NS = 20_000_000  # a file can change twice within one tick of the file system's clock, and keep its times
 OVERLAY_ATTRIBUTES = "user.overlay."  # the extended attributes in which an overlay keeps its own data
 
 # O_PATH needs no more than the right to pass through a folder.

@@ -21,8 +21,9 @@ from weakref import finalize
 
 import msgspec
 
+from agentcli.infra.changes.writing import TICK_NS
 from agentcli.infra.sandbox.mount_points import had_only_mount_points
-from agentcli.infra.sandbox.secret_files import TICK_NS, SecretFiles
+from agentcli.infra.sandbox.secret_files import SecretFiles
 from agentcli.safety.paths.judge import is_read_only_name
 
 # Folders that tools fill -> the number of levels below them that are read. Packages contain hundreds of sample keys,

@@ -14,7 +14,7 @@ from fnmatch import translate
 from pathlib import Path
 from typing import NamedTuple
 
-from agentcli.infra.changes.writing import open_to_read
+from agentcli.infra.changes.writing import TICK_NS, open_to_read
 from agentcli.infra.sandbox.git_config import find_git, read_linked_path, read_small_file, run_git
 from agentcli.patterns import lazy_pattern
 from agentcli.safety.paths.judge import SECRET_GLOBS, SECRET_HOME_PATHS, fold_name
@@ -37,7 +37,6 @@ MAX_FILES = 200  # secret files; also git objects that are new after a change of
 MAX_FILE_BYTES = 256 * 1024  # larger ones are databases, and collections of thousands of certificates
 MAX_BYTES = 2 * 1024 * 1024  # of all files together
 MAX_VALUES = 1_000
-TICK_NS = 20_000_000  # a file can change twice within one tick of the file system's clock, and keep its stamp
 
 _OPTIONS = ("--no-optional-locks", "-c", "core.fsmonitor=false")
 # Git must not fetch anything, nor use objects that replace the committed ones.

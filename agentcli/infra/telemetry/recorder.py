@@ -120,7 +120,7 @@ def _shut_down(end: Callable[[], object]) -> None:
 
 
 class _Connections(requests.Session):
-    """An exporter's connections. It would retry after a `ConnectionError`, which is useless if no collector runs."""
+    """An exporter's connections. Exporters retry after a `ConnectionError`, which is useless if no collector runs."""
 
     def request(self, *args: Any, **options: Any) -> requests.Response:
         try:

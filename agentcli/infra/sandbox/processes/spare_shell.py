@@ -15,9 +15,9 @@ from collections.abc import Awaitable, Callable
 from contextlib import ExitStack, suppress
 from typing import Any, BinaryIO
 
+from agentcli.infra.changes.writing import TICK_NS
 from agentcli.infra.sandbox.confinement import Launch, private_folders
 from agentcli.infra.sandbox.processes.keeper_client import ShellProcess
-from agentcli.infra.sandbox.secret_files import TICK_NS
 from agentcli.tools.command import Command
 
 _MAX_WAIT_S = 60.0  # for a command; then the shell ends

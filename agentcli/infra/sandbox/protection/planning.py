@@ -13,10 +13,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
+from agentcli.infra.changes.writing import TICK_NS
 from agentcli.infra.sandbox.confinement import Bounds, Protection, is_inside, is_real, kind_of, resolve_existing
 from agentcli.infra.sandbox.git_config import NamedPaths, find_named_paths, read_linked_path
 from agentcli.infra.sandbox.mount_points import COMMON_FOLDER_IS_HERE
-from agentcli.infra.sandbox.secret_files import TICK_NS, Stamp, stamp_of
+from agentcli.infra.sandbox.secret_files import Stamp, stamp_of
 
 MAX_COMMITTABLE = 3  # repositories; each costs six mounts, about a millisecond, a read-only one costs a single mount
 MAX_REPOSITORIES = 100
