@@ -20,14 +20,7 @@ import msgspec
 
 from agentcli.errors import StorageError, ToolError
 from agentcli.patterns import lazy_pattern
-from agentcli.settings.files import (
-    FileLock,
-    folder_text,
-    make_private_folder,
-    read_small_file,
-    replace_file,
-    replace_private_file,
-)
+from agentcli.settings import files
 from agentcli.settings.structs import DataSettings, MemorySettings
 from agentcli.tools.workspace import DataFile
 
@@ -59,7 +52,7 @@ class DataFolder(msgspec.Struct, kw_only=True):
         from shutil import copy2
 
         for link in self.links_of(source_id).glob("*"):
-            make_private_folder(self.links_of(fork_id))
+            files.make_private_folder(self.links_of(fork_id))
             with suppress(FileExistsError):
                 copy2(link, self.links_of(fork_id) / link.name, follow_symlinks=False)
 
@@ -76,16 +69,16 @@ class DataFolder(msgspec.Struct, kw_only=True):
         links = defaultdict[Path, list[Path]](list)  # by file, the links of the calls with that result
         for link in self.folder.glob("calls/*/*"):
             links[self.content_file(link)].append(link)
-        files = []  # the age of a result counts from its last call; reading it only makes it recently used
+        results = []  # the age of a result counts from its last call; reading it only makes it recently used
         for path in self.folder.glob("??/*"):
             with suppress(FileNotFoundError):  # another process has removed it
                 status = path.stat()
                 last_call_at = max((link.lstat().st_mtime for link in links[path]), default=status.st_mtime)
                 is_young, last_used_at = now - last_call_at <= max_age_s, status.st_mtime
-                files.append((is_young, last_used_at, status.st_size, path))
-        total = sum(size for _, _, size, _ in files)
+                results.append((is_young, last_used_at, status.st_size, path))
+        total = sum(size for _, _, size, _ in results)
         target_size = max_bytes * _TARGET_SHARE if total > max_bytes else float("inf")
-        for is_young, _, size, path in sorted(files):  # old ones first (False < True), then by last use
+        for is_young, _, size, path in sorted(results):  # old ones first (False < True), then by last use
             if is_young and total <= target_size:
                 break
             session_ids = {unquote(link.parent.name) for link in links[path]}
@@ -114,7 +107,7 @@ class DataFolder(msgspec.Struct, kw_only=True):
         # The stamp's time is in the future if the clock was set back.
         is_due = not stamp.exists() or abs(self.clock() - stamp.stat().st_mtime) >= interval_s
         if is_due and any(folder is not None and folder.is_dir() for folder in (self.folder, self.outputs)):
-            make_private_folder(self.folder)
+            files.make_private_folder(self.folder)
             stamp.touch()
             os.utime(stamp, (self.clock(), self.clock()))
             self.clean()
@@ -130,8 +123,8 @@ class SessionData:  # implements `DataFiles`
         path = self._data.folder / hash[:2] / hash[2:]
         link = self._link(call_id)
         new_link = link.with_name(f"{link.name}.new")  # renamed, because a link cannot be changed in place
-        make_private_folder(link.parent)
-        replace_private_file(path, content, syncs=False)
+        files.make_private_folder(link.parent)
+        files.replace_private_file(path, content, syncs=False)
         os.utime(path, (now, now))
         new_link.unlink(missing_ok=True)
         new_link.symlink_to(Path("..", "..", hash[:2], hash[2:]))
@@ -166,12 +159,12 @@ class SummaryFiles(msgspec.Struct):
         file = self.folder / key
         with suppress(OSError, UnicodeDecodeError):
             if time.time() - file.stat().st_mtime < self.hours * 3_600:
-                return read_small_file(file).decode()
+                return files.read_small_file(file).decode()
         return None
 
     def __setitem__(self, key: str, text: str) -> None:
         try:
-            replace_private_file(self.folder / key, text.encode(errors="replace"), syncs=False)
+            files.replace_private_file(self.folder / key, text.encode(errors="replace"), syncs=False)
             newest_first = sorted(self.folder.iterdir(), key=lambda file: file.stat().st_mtime, reverse=True)
             for file in newest_first[self.max_files :]:
                 file.unlink(missing_ok=True)
@@ -235,9 +228,9 @@ class MemoryFiles:
         path = self.path_of(name)
         with ExitStack() as held:
             try:
-                make_private_folder(self.folder)
+                files.make_private_folder(self.folder)
                 lock_file = self.folder.parent / f".{self.folder.name}.lock"
-                held.enter_context(FileLock(lock_file, timeout_s=_LOCK_TIMEOUT_S))
+                held.enter_context(files.FileLock(lock_file, timeout_s=_LOCK_TIMEOUT_S))
             except OSError as error:
                 raise ToolError(f"The memory cannot be written now: {error}", kind="resource_error") from error
             yield path
@@ -257,7 +250,7 @@ class MemoryFiles:
                 why = text.format(size, limit)
                 raise ToolError(f"Not written: {why}. Shorten or delete something first.", kind="validation_error")
         try:
-            replace_private_file(path, content)
+            files.replace_private_file(path, content)
         except OSError as error:
             raise _memory_error(name, "written", error) from error
 
@@ -273,7 +266,7 @@ class MemoryFiles:
     def _content(self, path: Path) -> bytes:
         if path.is_symlink():
             raise OSError("it is a link")
-        return read_small_file(path, max_bytes=self._max_bytes)
+        return files.read_small_file(path, max_bytes=self._max_bytes)
 
     def path_of(self, name: str) -> Path:
         parts = name.split("/")
@@ -326,7 +319,7 @@ class FileGrants:
 
     def __init__(self, file: Path, root: Path) -> None:
         self.file = file
-        self._root = folder_text(root)
+        self._root = files.folder_text(root)
 
     def list(self) -> Sequence[str]:
         return [rule for rule in self._read().get(self._root, []) if isinstance(rule, str)]
@@ -351,11 +344,11 @@ class FileGrants:
 
     def _change(self, change: Callable[[_Rules], _Rules]) -> None:
         try:
-            make_private_folder(self.file.parent)
-            with FileLock(self.file.with_suffix(".lock"), timeout_s=5):
+            files.make_private_folder(self.file.parent)
+            with files.FileLock(self.file.with_suffix(".lock"), timeout_s=5):
                 grants = self._read()
                 grants[self._root] = change(grants.get(self._root, []))
                 rules_by_root = {root: rules for root, rules in grants.items() if rules}
-                replace_file(self.file, msgspec.json.format(msgspec.json.encode(rules_by_root)))
+                files.replace_file(self.file, msgspec.json.format(msgspec.json.encode(rules_by_root)))
         except OSError as error:
             raise StorageError(f"{self.file} could not be written ({error}).") from error

@@ -308,14 +308,14 @@ class _OrderedWork:
 
     def __init__(self, run: Callable[[tables.Work[StoredEntries]], Awaitable[StoredEntries]]) -> None:
         self._run = run
-        self._turn = asyncio.Lock()
+        self._working = asyncio.Lock()
         self._tasks: set[asyncio.Task[StoredEntries]] = set()
 
     def submit(self, work: tables.Work[StoredEntries]) -> asyncio.Future[StoredEntries]:
         return asyncio.shield(start_in_background(self._do(work), self._tasks))
 
     async def _do(self, work: tables.Work[StoredEntries]) -> StoredEntries:
-        async with self._turn:
+        async with self._working:
             try:
                 # A connection is lost if the server restarts or this program was stopped for some seconds. Repeating
                 # the work is safe, because it leaves out entries that are stored already.

@@ -213,17 +213,15 @@ def _write_copy(source: BinaryIO, target: Path) -> None:
 
 def _block_openers(file: BinaryIO) -> None:
     """Let programs that open the file now wait, or they would make another log for it. Raises `TimeoutError`."""
-    deadline = time.monotonic() + _TIMEOUT_S
-    while True:
+    for _ in range(100):  # for a second, because other programs have this lock only for a moment
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _PENDING_BYTE)
             return
         except OSError as error:
             if error.errno not in (errno.EAGAIN, errno.EACCES):  # a read-only file, or no such locks here
                 return
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"another program locks {file.name}") from error
         time.sleep(0.01)
+    raise TimeoutError(f"another program locks {file.name}")
 
 
 def _replace_after_moves(file: Path, new: Path, moves: Sequence[tuple[str, str]]) -> None:
