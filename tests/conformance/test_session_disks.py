@@ -356,6 +356,33 @@ async def test_a_file_that_cannot_be_replaced_keeps_its_log(tmp_path: Path) -> N
         assert repair(path).kept_as
 
 
+OPEN_SLOWLY = """
+import fcntl, sys
+with open(sys.argv[1], "rb") as file:
+    fcntl.lockf(file, fcntl.LOCK_SH, 1, 1 << 30)  # as SQLite does while it opens a file
+    print("locked", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.slow
+async def test_a_program_that_stops_while_it_opens_the_file_does_not_hold_up_a_repair(tmp_path: Path) -> None:
+    path, _, _ = await stored(tmp_path, "one", "two")
+    change(path, "PRAGMA foreign_keys = off; DELETE FROM sessions")
+    before = path.read_bytes()
+    command = [sys.executable, "-c", OPEN_SLOWLY, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        other.stdout.readline()
+        with pytest.raises(StorageError, match="Another program is writing"):
+            repair(path)
+        other.stdin.close()
+    assert path.read_bytes() == before
+    assert not list(path.parent.glob("*damaged*"))
+    assert repair(path).kept_as
+
+
 async def test_a_link_to_the_database_stays_when_its_file_is_replaced(tmp_path: Path) -> None:
     path, id, _ = await stored(tmp_path, "one", "two")
     (tmp_path / "elsewhere").mkdir()

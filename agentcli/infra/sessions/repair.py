@@ -178,19 +178,13 @@ def _replace_damaged(path: Path) -> CheckReport:
         with suppress(*_DAMAGE, apsw.ReadOnlyError, apsw.IOError):  # others cannot write to such a file either
             if not database.is_emptied(path):  # SQLite would remove the log of an empty file
                 db.execute("BEGIN IMMEDIATE")  # others wait until the file is replaced, which they then notice
-        old, new, copy = Path(folder, "old.db"), Path(folder, "new.db"), database.copy_of(path)
+        old = Path(folder, "old.db")
         with suppress(FileNotFoundError), Path(f"{file}-wal").open("rb") as wal:
             _write_copy(wal, Path(f"{old}-wal"))  # first, because a checkpoint moves pages from the log to the file
         _write_copy(damaged, old)
-        left: list[Fault] = []
-        restored_from = 0.0
-        if not _rewrite(path, new):
-            left = _faults(copy) if copy.exists() else before.found
-            if has_file_fault(left):  # there is no sound copy to restore
-                return before
-            new, restored_from = Path(folder, "copy.db"), copy.stat().st_mtime
-            shutil.copyfile(copy, new)
-        database.connect(new).close()  # an older version is upgraded
+        if (replacement := _sound_version(path, Path(folder))) is None:
+            return before
+        new, left, restored_from = replacement
         _require_no_open_session(path)  # a session that was opened in between relies on the old file
         _block_openers(damaged)
         # The nanoseconds make the name unique: a kept file is never overwritten.
@@ -200,6 +194,23 @@ def _replace_damaged(path: Path) -> CheckReport:
         moves += [(f"{file}{suffix}", f"{folder}/unused{suffix}") for suffix in ("-wal", "-shm")]
         _replace_after_moves(file, new, moves)
     return CheckReport(path=str(path), found=before.found, left=left, kept_as=str(kept_as), restored_from=restored_from)
+
+
+def _sound_version(path: Path, folder: Path) -> tuple[Path, list[Fault], float] | None:
+    """Make a sound file in `folder`: a rewrite of a damaged one, or else its copy; return None if both are damaged.
+
+    Also return the faults of single entries in it, and the time of the copy (0 for a rewrite).
+    """
+    new, copy = folder / "new.db", database.copy_of(path)
+    faults: list[Fault] = []
+    copied_at = 0.0
+    if not _rewrite(path, new):
+        if not copy.exists() or has_file_fault(faults := _faults(copy)):
+            return None
+        new, copied_at = folder / "copy.db", copy.stat().st_mtime
+        shutil.copyfile(copy, new)
+    database.connect(new).close()  # an older version is upgraded
+    return new, faults, copied_at
 
 
 def _write_copy(source: BinaryIO, target: Path) -> None:
