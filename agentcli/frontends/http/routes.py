@@ -286,7 +286,7 @@ _TIMEOUT = httpx2.Timeout(30.0, connect=2.0)
 async def forward(request: Request, address: str, body: bytes, *, is_repeatable: bool = False) -> Response | None:
     """Forward a request to `unix:/run/a.sock` or `http://10.0.0.5:8001`; return None if it may be sent again.
 
-    It may if no server was reached, or if the request `is_repeatable`. Raises `HttpError` if the outcome is unknown.
+    That is safe if no server was reached, or if the request `is_repeatable`. Raises `HttpError` for an unknown outcome.
     """
     if FORWARDED in request.headers:  # another server believed that this one is the owner: prevent a loop
         return None

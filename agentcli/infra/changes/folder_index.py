@@ -233,7 +233,8 @@ class _Scan:
                 self._newly_covered.add(path)
         elif before is None or before.state != now:
             self._differences[path] = before.state if before is not None else None, now
-        changed_ns = status.st_ctime_ns if status.st_ctime_ns < self._racy_since_ns else 0
+        is_settled = status.st_ctime_ns < self._racy_since_ns  # otherwise the next scan reads it again
+        changed_ns = status.st_ctime_ns if is_settled else 0
         fields = msgspec.structs.asdict(now)
         return _KnownEntry(changed_ns=changed_ns, inode=status.st_ino, is_ignored=is_ignored, **fields)
 

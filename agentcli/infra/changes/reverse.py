@@ -204,7 +204,7 @@ def _merged_file(state: FileState, before: FileState, after: FileState, objects:
     content = merged(objects.get(after.content), objects.get(state.content), objects.get(before.content))
     if content is None:
         raise ConflictError("the same lines were changed since")
-    return FileState("file", mode, objects.put_bytes(content), len(content))
+    return FileState("file", mode, objects.put(content), len(content))
 
 
 def _entry_made_accessible(plan: PathPlan) -> FileEntry | None:

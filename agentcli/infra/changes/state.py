@@ -82,7 +82,7 @@ class Objects:
     def has(self, id: str) -> bool:
         return os.path.exists(self._path(id))  # noqa: PTH110  # a tenth of the time of a Path
 
-    def put_bytes(self, content: bytes) -> str:
+    def put(self, content: bytes) -> str:
         """Store contents and return their id. Raises `OSError`."""
         head = b"blob %d\0" % len(content)
         digest = hashlib.sha1(head, usedforsecurity=False)
@@ -264,7 +264,7 @@ def state_of(path: str, status: os.stat_result, objects: Objects, *, max_bytes: 
         if not stat.S_ISREG(status.st_mode):
             return without_contents
         content = file.read(status.st_size)  # a file that grows meanwhile is cut at this size
-    return FileState("file", mode, objects.put_bytes(content), len(content))
+    return FileState("file", mode, objects.put(content), len(content))
 
 
 def is_cache(path: str, *, is_folder: bool) -> bool:
@@ -319,10 +319,7 @@ class BorrowedObjects:
         setting = f"{_ATTRIBUTES_FILE}=" + os.fsdecode(user_file).removesuffix("\n")
         settings = ("-c", setting) if user_file.strip() else ()
         compared_ns = os.stat(index).st_mtime_ns - TICK_NS  # noqa: PTH116  # git compared all files before it wrote
-        Objects(self._folder).make()
-        for folder in ("objects/pack", "info"):
-            make_private_folder(self._folder / folder)
-        (self._folder / "info/attributes").write_bytes(read_small_file(attributes).encode(errors="surrogateescape"))
+        self._make_repository(attributes)
         with_alternates = self._isolated_environment | {"GIT_ALTERNATE_OBJECT_DIRECTORIES": objects}
         with_index = with_alternates | {"GIT_WORK_TREE": top, "GIT_INDEX_FILE": index}
         listing = self._run(with_index, *settings, "ls-files", "-s", "-v", "--debug", "-z", "--", _UNCONVERTED)
@@ -333,6 +330,13 @@ class BorrowedObjects:
         sizes = self._pack_others({file.id for file in unchanged.values()}, with_alternates)
         # A file whose size differs from its blob's was converted (see `_UNCONVERTED`), or its blob is missing.
         return {path: file for path, file in unchanged.items() if sizes.get(file.id) == file.size}
+
+    def _make_repository(self, attributes: str) -> None:
+        """Make our bare repository, with a copy of the file `attributes`. Raises `OSError`."""
+        Objects(self._folder).make()
+        for folder in ("objects/pack", "info"):
+            make_private_folder(self._folder / folder)
+        (self._folder / "info/attributes").write_bytes(read_small_file(attributes).encode(errors="surrogateescape"))
 
     def _pack_others(self, ids: set[str], with_alternates: Mapping[str, str]) -> dict[str, int]:
         """Make a pack of the blobs that are in no shared pack, and return the sizes of all that exist, by id."""
@@ -363,7 +367,7 @@ class BorrowedObjects:
                 assert running.stdout is not None
                 while head := running.stdout.readline().split():
                     if len(head) == 3:  # id, type and size; a missing object has only two words
-                        objects.put_bytes(running.stdout.read(int(head[2])))
+                        objects.put(running.stdout.read(int(head[2])))
                         running.stdout.read(1)  # the newline after the contents
 
     def _sizes(self, ids: Iterable[str], environment: Mapping[str, str]) -> dict[str, int]:
