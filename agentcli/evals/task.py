@@ -161,7 +161,7 @@ def skill_tasks(folder: Path, cache: Path) -> tuple[Sequence[Task], Path]:
         cases = list(_skill_cases(folder))
         for name, contents in cases:
             (tasks_folder / name / "start").mkdir(parents=True, exist_ok=True)
-            _write_files(tasks_folder / name, contents)
+            write_files(tasks_folder / name, contents)
         for skill in skills:
             shutil.copytree(skill.folder, skills_folder / skill.name, ignore=_names_to_skip, dirs_exist_ok=True)
     except (OSError, TypeError, ValueError, re.error) as error:
@@ -171,7 +171,7 @@ def skill_tasks(folder: Path, cache: Path) -> tuple[Sequence[Task], Path]:
     return find_tasks(tasks_folder), skills_folder
 
 
-def _write_files(folder: Path, files: dict[str, bytes]) -> None:
+def write_files(folder: Path, files: dict[str, bytes]) -> None:
     try:
         for name, content in files.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)

@@ -36,7 +36,9 @@ def test_no_module_needs_itself() -> None:
     TopologicalSorter(graph).prepare()  # raises CycleError with the circle
 
 
-SCRIPTS = sorted(file for folder in ("benchmarks", "docs", "examples") for file in (ROOT / folder).rglob("*.py"))
+SCRIPTS = sorted(
+    file for folder in ("benchmarks", "docs", "examples", "integrations") for file in (ROOT / folder).rglob("*.py")
+)
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
