@@ -141,10 +141,9 @@ def review_project(config: Config, on_notice: Callable[[str], None]) -> ProjectR
     """Return a review of the project's own files; None if there are none. Raises `ConfigError`."""
     if notice := claude_settings_notice(config.cwd):
         on_notice(notice)
-    files = project_trust.project_files(config.cwd)
-    if not files:
+    if not (files := project_trust.project_files(config.cwd)):
         return None
-    digests_of_files = project_trust.project_digests(config.cwd)
+    file_digests = project_trust.project_digests(config.cwd)
     trusted = load_config(config.cwd, trust=True)
     servers = server_specs(trusted, on_notice)
     programs = WorkspacePrograms(trusted)
@@ -155,22 +154,23 @@ def review_project(config: Config, on_notice: Callable[[str], None]) -> ProjectR
         on_notice(str(error))
     for server in servers:
         programs.add_server(server)
-    digests = programs.pins.digests_to_trust()  # of the files that hooks and servers run; empty for a missing file
+    program_digests = programs.pins.digests_to_trust()  # of what hooks and servers run; empty for a missing file
     texts = [
         f"# {file}\n{mask(file.read_text(errors='replace'))}"
         for file in files
         if file.suffix in (".toml", ".json") and file.name != project_trust.MCP_FILE  # servers are described below
     ]
-    for spec in (spec for spec in servers if spec.is_of_project):
-        own = " (replaces your own)" if spec.name in config.settings.mcp_servers else ""
-        texts.append(f"{describe_server(spec)}{own}")
-    texts += _additions(config, trusted, files, hooks, [spec.name for spec in servers if spec.is_of_project])
-    names = ", ".join([*map(str, files), *sorted(path for path, digest in digests.items() if digest)])
+    project_servers = [server for server in servers if server.is_of_project]
+    for server in project_servers:
+        note = " (replaces your own)" if server.name in config.settings.mcp_servers else ""
+        texts.append(f"{describe_server(server)}{note}")
+    texts += _describe_additions(config, trusted, files, hooks, [server.name for server in project_servers])
+    names = ", ".join([*map(str, files), *sorted(path for path, digest in program_digests.items() if digest)])
     text = exposed("\n".join((*texts, f"The project's files: {names}")))
-    return ProjectReview(text, names, digests_of_files | digests)
+    return ProjectReview(text, names, file_digests | program_digests)
 
 
-def _additions(
+def _describe_additions(
     config: Config, trusted: Config, files: Sequence[Path], hooks: Sequence[HookSpec], servers: Sequence[str]
 ) -> Iterator[str]:
     """Yield lines on everything that trusting a project enables, except single settings."""
