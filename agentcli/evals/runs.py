@@ -50,7 +50,7 @@ async def finish_run(
             if not running:
                 break
             ended, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-            for attempt in [task.result() for task in ended]:
+            for attempt in [one.result() for one in ended]:
                 if attempt.failure:
                     failures.append(attempt.failure)
                     failures_in_a_row += 1
@@ -59,8 +59,8 @@ async def finish_run(
                     failures_in_a_row = 0
                 on_attempt(attempt)
     finally:
-        for task in running:
-            task.cancel()
+        for one in running:  # some are left after an error, or after three failures in a row
+            one.cancel()
         await asyncio.gather(*running, return_exceptions=True)
         await engine.aclose()
     if failures:
