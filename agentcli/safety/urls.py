@@ -198,7 +198,7 @@ def why_blocked(url: WebUrl, granted_hosts: Collection[str]) -> str:
         return why_unreachable(str(address), url, granted_hosts)
     if not granted and _is_local_name(url.host):
         return f"{url.host} is a name of this machine or its network"
-    is_private = not granted and _is_in_domains(url.host, _names("of_private_addresses"))
+    is_private = not granted and _is_in_domains(url.host, hosts.read_addresses()["names"]["of_private_addresses"])
     return f"{url.host} leads to a private address" if is_private else ""
 
 
@@ -258,11 +258,6 @@ def _covers(grant: str, host: str, port: int) -> bool:
     return False
 
 
-@cache
-def _names(kind: str) -> frozenset[str]:
-    return frozenset(hosts.read_addresses()["names"][kind])
-
-
 def _is_in_domains(host: str, domains: Collection[str]) -> bool:
     """Return True for one of the domains, and for a host below one."""
     labels = host.split(".")
@@ -270,8 +265,9 @@ def _is_in_domains(host: str, domains: Collection[str]) -> bool:
 
 
 def _is_this_machine(host: str) -> bool:
-    return host in _names("of_this_machine") or _is_in_domains(host, ("localhost",))
+    return host in hosts.read_addresses()["names"]["of_this_machine"] or _is_in_domains(host, ("localhost",))
 
 
 def _is_local_name(host: str) -> bool:
-    return "." not in host or _is_this_machine(host) or _is_in_domains(host, _names("local_domains"))
+    local_domains = hosts.read_addresses()["names"]["local_domains"]
+    return "." not in host or _is_this_machine(host) or _is_in_domains(host, local_domains)

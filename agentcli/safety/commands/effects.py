@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from agentcli.safety.commands.arguments import git_words, listed_names, read_table
 from agentcli.safety.commands.reader.syntax import Field, State, name_of, normal
-from agentcli.safety.commands.records import UNKNOWN, Effects
+from agentcli.safety.commands.records import UNKNOWN, Effects, known
 from agentcli.safety.hosts import WEB_PORTS
 from agentcli.safety.paths.judge import auto_executed, is_auto_executed
 
@@ -75,15 +75,14 @@ def absolute_paths(fields: Sequence[Field], state: State) -> tuple[str, ...]:
 def operands_of(arguments: Sequence[Field], letters_with_value: str = "") -> list[Field]:
     """Return the arguments that are neither options nor the values of those in `letters_with_value`, such as `-n 5`."""
     operands: list[Field] = []
-    remaining = list(reversed(arguments))
-    while remaining:
-        field = remaining.pop()
+    words = iter(arguments)
+    for field in words:
         if field.text == "--":
-            return [*operands, *reversed(remaining)]
+            return [*operands, *words]
         if not field.text.startswith("-") or field.text == "-":
             operands.append(field)
-        elif len(field.text) == 2 and field.text[1] in letters_with_value and remaining:
-            remaining.pop()
+        elif len(field.text) == 2 and field.text[1] in letters_with_value:
+            next(words, None)  # skips the value
     return operands
 
 
@@ -124,7 +123,7 @@ def _written_paths(sources: Sequence[Field], targets: Sequence[Field], state: St
     written = absolute_paths(targets, state)
     # The target must be a folder if there are several sources, or if it is `..` or ends in a slash.
     is_folder = bool(targets) and (len(sources) > 1 or re.fullmatch(r"(.*/)?(\.{0,2})", targets[0].text))
-    folders = [path for path in written if path != UNKNOWN and (is_folder or path == state.home)]
+    folders = [path for path in known(written) if is_folder or path == state.home]
     names = [PurePath(source.text).name for source in sources]
     created = [f"{folder}/{name}" for folder in folders for name in names if is_auto_executed(PurePath(name))]
     return (*written, *created)
@@ -133,7 +132,7 @@ def _written_paths(sources: Sequence[Field], targets: Sequence[Field], state: St
 def _auto_executed_targets(sources: Sequence[Field], targets: Sequence[Field], state: State) -> tuple[str, ...]:
     """Return the auto-executed files that a copy creates if its target is a folder, which the text may not show."""
     # A target that is not known may be the folder in which the command starts.
-    folders = [path for path in absolute_paths(targets, state) if path != UNKNOWN] or [state.start]
+    folders = known(absolute_paths(targets, state)) or (state.start,)
     lists = (_with_auto_executed_files(PurePath(source.text).name, is_glob=source.is_glob) for source in sources)
     paths = (f"{folder.rstrip('/')}/{name}" for names in lists for name in names for folder in folders)
     return tuple(path for path in paths if is_auto_executed(PurePath(path)))

@@ -75,18 +75,17 @@ class GitCall(Struct):
 def read_git_call(fields: Sequence[Field]) -> GitCall:
     """Read the words after `git`: the options before the subcommand, in the way git.c does, and the subcommand."""
     call = GitCall()
-    remaining = list(reversed(fields))  # so that pop() takes the next word
-    while remaining:
-        field = remaining.pop()
+    words = iter(fields)
+    for field in words:
         text = field.text
         if not field.is_known or field.may_vanish:
             call.problem = "agentcli can't predict what git does"
             break
         if not text.startswith("-"):
-            call.words = [field, *reversed(remaining)]
+            call.words = [field, *words]
             break
-        if text == "-C" and remaining:
-            call.folders.append(remaining.pop())
+        if text == "-C" and (folder := next(words, None)) is not None:
+            call.folders.append(folder)
         elif text.startswith("-C") and len(text) > 2:
             call.folders.append(Field(text[2:], field.is_glob))
         elif text not in listed_names("git", "plain_options"):

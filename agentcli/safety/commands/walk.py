@@ -246,16 +246,16 @@ class Walk:
         wrapper_variables = [field.text for wrapper in call.wrappers for field in wrapper.assignments]  # `env A=1`
         variable_problem = calls.variable_problem(variables)
         wrapper_problem = call.problem or calls.variable_problem(wrapper_variables)
-        allow_forms: tuple[str, ...] = ()  # no allow rule covers a redirection into a file
-        if not redirects.problem:
-            allow_forms = _allow_forms(node, call, context, variable_problem, wrapper_problem)
         script_forms = [form for segment in script_segments for form in segment.deny_forms]
         deny_forms = (" ".join(node.text.split()), *call.deny_forms, *script_forms, *context.deny_forms)
         segment = Segment(  # what is around the program
             text=node.text,
             reason=redirects.problem or variable_problem or wrapper_problem or context.problem,
             effects=redirects.effects,
-            allow_forms=allow_forms,
+            # No allow rule covers a redirection into a file.
+            allow_forms=()
+            if redirects.problem
+            else _allow_forms(node, call, context, variable_problem, wrapper_problem),
             deny_forms=tuple(dict.fromkeys(deny_forms)),
         )
         catastrophe = call.catastrophe or redirects.catastrophe
@@ -308,21 +308,14 @@ class Walk:
     def _walk_possible_scripts(
         self, node: CommandNode, call: calls.ProgramCall, state: State, stdin_text: str
     ) -> list[Segment]:
-        """Walk through the scripts that a command may run, and return their segments.
-
-        These are the scripts among its words, and those on its standard input.
-        """
+        """Walk through the scripts that a command may run, from its words or its input, and return their segments."""
         shown = [shell.script or "" for each in call.candidates if (shell := each.shell) is not None]
         guesses = [*calls.scripts_of(call, node.redirects, stdin_text, state)]
         if call.hides_program or UNKNOWN_TEXT in guesses:  # a substitution may print the program or its script
             guesses += [calls.printed_by_script(script, state) for script in node.substitutions]
-        segments = []
-        for text in shown:
-            if text != UNKNOWN_TEXT:
-                segments += self._walk_possible_script(text, state, is_shown=True)
-        for text in guesses:
-            segments += self._walk_possible_script(text, state, is_shown=False)
-        return segments
+        found = [self._walk_possible_script(text, state, is_shown=True) for text in shown if text != UNKNOWN_TEXT]
+        found += [self._walk_possible_script(text, state, is_shown=False) for text in guesses]
+        return [segment for segments in found for segment in segments]
 
     def _walk_script(
         self, segment: Segment, call: calls.ProgramCall, state: State, context: WalkContext

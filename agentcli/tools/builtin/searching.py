@@ -82,13 +82,10 @@ async def search_literal_brackets(
     brackets literal. Raises `ToolError` if the glob itself is wrong and no other form finds anything.
     """
     folders, slash, name = glob.rpartition("/")
-    forms = [glob]
-    if not glob.startswith("!"):
-        # Each form only once: most globs have no brackets, so that all three are equal.
-        forms = list(dict.fromkeys([f"{_escape_brackets(folders)}{slash}{name}", glob, _escape_brackets(glob)]))
+    forms = [f"{_escape_brackets(folders)}{slash}{name}", glob, _escape_brackets(glob)]
     failures: list[ToolError] = []
     results: dict[str, T] = {}
-    for form in forms:
+    for form in [glob] if glob.startswith("!") else dict.fromkeys(forms):  # equal forms are tried only once
         try:
             if has_found(result := await search(form)):
                 return result

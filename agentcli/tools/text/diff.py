@@ -89,10 +89,9 @@ def _without_shared_ends(line: str, head: int, tail: int) -> str:
 
 def diff_hunks(diff: str) -> tuple[str, ...]:
     """Return a hunk for each run of changed lines of one file's unified diff, however close it is to the next."""
-    headers = [*_HEADER.finditer(diff)]
-    ends = [*(header.start() for header in headers[1:]), len(diff)]
-    bodies = [lines_of(diff[header.end() : end]) for header, end in zip(headers, ends, strict=False)]
-    return tuple(run for header, body in zip(headers, bodies, strict=True) for run in _split_runs(header, body))
+    bodies = _HEADER.split(diff)[5::5]  # after the text before the first header, and its four groups
+    pairs = zip(_HEADER.finditer(diff), bodies, strict=True)
+    return tuple(run for header, body in pairs for run in _split_runs(header, body))
 
 
 def path_of(diff: str) -> str:
@@ -118,10 +117,10 @@ def split_files(text: str) -> list[str]:
     return [part for part in parts if part.strip()] or [text]
 
 
-def _split_runs(header: re.Match[str], lines: Sequence[str]) -> Iterator[str]:
+def _split_runs(header: re.Match[str], body: str) -> Iterator[str]:
     """Yield each run of changed lines of a hunk as a hunk, with at most `CONTEXT` unchanged lines on both sides."""
     # A row that begins with a backslash says that the row before has no line end; both are treated as one row.
-    rows = re.findall(r"[^\n]*\n(?:\\[^\n]*\n?)?|[^\n]+", "".join(lines))
+    rows = re.findall(r"[^\n]*\n(?:\\[^\n]*\n?)?|[^\n]+", body)
     # Unchanged and changed stretches alternate; an empty one is added so that they begin and end with an unchanged one.
     stretches = [[*stretch] for _, stretch in itertools.groupby(rows, key=lambda row: row.startswith(" "))]
     if rows and not rows[0].startswith(" "):
@@ -130,12 +129,12 @@ def _split_runs(header: re.Match[str], lines: Sequence[str]) -> Iterator[str]:
     # Old and new lines before the hunk. A header names the hunk's first line or, for an empty range, the one before.
     old, new = int(header[1]) - (header[2] != "0"), int(header[3]) - (header[4] != "0")
     for before, changed, after in zip(stretches[::2], stretches[1::2], stretches[2::2], strict=False):
-        skipped, run = before[:-CONTEXT], [*before[-CONTEXT:], *changed]
+        skipped, following = before[:-CONTEXT], after[:CONTEXT]
+        run = [*before[-CONTEXT:], *changed]
         old, new = old + _count(skipped, "+"), new + _count(skipped, "-")
         old_end, new_end = old + _count(run, "+"), new + _count(run, "-")
-        following = after[:CONTEXT]
-        old_range, new_range = _range(old, old_end + len(following)), _range(new, new_end + len(following))
-        yield "".join([f"@@ -{old_range} +{new_range} @@\n", *run, *following])
+        ranges = f"-{_range(old, old_end + len(following))} +{_range(new, new_end + len(following))}"
+        yield "".join([f"@@ {ranges} @@\n", *run, *following])
         old, new = old_end, new_end
 
 

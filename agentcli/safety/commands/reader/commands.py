@@ -64,10 +64,7 @@ class CommandReader(syntax.WordReader):
         return tuple(pipelines)
 
     def _read_pipeline(self, operator_before: str, *, outer_waits: bool) -> tuple[list[CommandNode], str]:
-        """Read commands joined by `|`, if any, and return them with the operator after the last one.
-
-        For `outer_waits` see `_read_here_documents`.
-        """
+        """Read commands joined by `|`, if any, and return them with the operator after the last one."""
         parts: list[CommandNode] = []
         while True:
             part = self._read_pipeline_part()
@@ -134,23 +131,18 @@ class CommandReader(syntax.WordReader):
     def _read_pipeline_part(self) -> CommandNode | None:
         """Read the next simple command or subshell, up to an operator; None if there is nothing before the operator."""
         outer_substitutions, self.substitutions = self.substitutions, []
-        assignments: list[tuple[str, Field]] = []
-        words: list[Field] = []
-        redirects: list[Redirect] = []
-        words_text: list[str] = []
-        subshell: Script | None = None
+        node = CommandNode()
         is_negated = False
         self._skip_blanks()
         command_start = self.at
         while True:
             self._skip_blanks()
             word_start = self.at
-            is_empty = not (words or assignments or redirects or subshell is not None)  # so far
-            if self._read_redirection(redirects):
+            if self._read_redirection(node.redirects):
                 continue
-            if self._next_is("(") and is_empty and self.depth < syntax.MAX_DEPTH:
+            if self._next_is("(") and node.is_empty and self.depth < syntax.MAX_DEPTH:
                 self.at += 1
-                subshell = self._read_script_in_parentheses()
+                node.subshell = self._read_script_in_parentheses()
                 continue
             if self.at >= len(self.text) or self.text[self.at] in "\n;&|()":
                 break
@@ -160,34 +152,33 @@ class CommandReader(syntax.WordReader):
             if names_descriptor and self._next_is(("<", ">")):
                 if raw.startswith("{"):
                     self._note("a redirection sets a variable")
-                self._read_redirection(redirects, descriptor=raw)
-            elif is_empty and raw == "!":
+                self._read_redirection(node.redirects, descriptor=raw)
+            elif node.is_empty and raw == "!":
                 is_negated = True
-            elif is_empty and self._skip_reserved(raw):
+            elif node.is_empty and self._skip_reserved(raw):
                 command_start = self.at  # the command begins after `if`, `do` and the like
-            elif not words and (found := _ASSIGNMENT.match(raw)):
-                if found[2] or found[3]:
-                    self._note("it changes a part of a variable")
-                assignments.append((found[1], Field(field.text[found.end() :], may_vanish=field.may_vanish)))
             else:
-                words.append(field)
-                words_text.append(raw)
-        substitutions, self.substitutions = tuple(self.substitutions), outer_substitutions
-        if is_empty and not substitutions and not is_negated:
+                self._add_word(node, field, raw)
+        node.substitutions, self.substitutions = self.substitutions, outer_substitutions
+        if node.is_empty and not node.substitutions and not is_negated:
             return None
-        if subshell is not None and words:
+        if node.subshell is not None and node.words:
             self._note("words follow a subshell")
-        if assignments and not words:
+        if node.assignments and not node.words:
             self._note("it sets a variable")
-        return CommandNode(
-            text=self.text[command_start : self.at].strip(" \t"),
-            words_text=" ".join(words_text),
-            words=tuple(words),
-            assignments=tuple(assignments),
-            redirects=tuple(redirects),
-            substitutions=substitutions,
-            subshell=subshell,
-        )
+        node.text = self.text[command_start : self.at].strip(" \t")
+        return node
+
+    def _add_word(self, node: CommandNode, field: Field, raw: str) -> None:
+        """Add a word, written as `raw`: an assignment if it looks like one and no other word precedes it."""
+        if node.words or not (found := _ASSIGNMENT.match(raw)):
+            node.words.append(field)
+            node.words_text += f" {raw}" if node.words_text else raw
+            return
+        if found[2] or found[3]:
+            self._note("it changes a part of a variable")
+        value = Field(field.text[found.end() :], may_vanish=field.may_vanish)
+        node.assignments.append((found[1], value))
 
     def _read_script_in_parentheses(self) -> Script:
         """Read the commands after a `(`. For an arithmetic expression, `((…))`, return only those of substitutions."""

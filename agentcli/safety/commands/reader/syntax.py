@@ -54,16 +54,20 @@ class Redirect(Struct):
     descriptor: str = ""  # the text before the operator: `2`, `{name}`; "" for the standard input or output
 
 
-class CommandNode(Struct, frozen=True, kw_only=True):
+class CommandNode(Struct):
     """A simple command, or a subshell. Without words it only sets variables or redirects."""
 
-    text: str  # the whole command as written
-    words_text: str  # its words as written, without assignments and redirections
-    assignments: tuple[tuple[str, Field], ...]  # each a name and a value
-    words: tuple[Field, ...]
-    redirects: tuple[Redirect, ...]
-    substitutions: tuple[Script, ...]  # the scripts of its substitutions
+    text: str = ""  # the whole command as written
+    words_text: str = ""  # its words as written, without assignments and redirections
+    assignments: list[tuple[str, Field]] = []  # each a name and a value
+    words: list[Field] = []
+    redirects: list[Redirect] = []
+    substitutions: list[Script] = []  # the scripts of its substitutions
     subshell: Script | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.words or self.assignments or self.redirects or self.subshell is not None)
 
 
 class Pipeline(Struct, frozen=True):
