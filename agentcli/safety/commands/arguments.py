@@ -5,6 +5,7 @@ The lists are in `only_reading.ini`. An option that is not in a program's list i
 
 import functools
 import re
+from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -91,9 +92,9 @@ def read_arguments(fields: Sequence[Field], row: str, *, stops_at_operand: bool 
     """Read options and operands by a row of a table. Options end at `--` or, if asked, at the first operand."""
     known = _parse_options(row)
     read = Arguments(shows=known.shows)
-    remaining = list(reversed(fields))  # so that pop() takes the next word
+    remaining = deque(fields)
     while remaining and not read.problem:
-        field = remaining.pop()
+        field = remaining.popleft()
         if field.text.startswith("-") and field.text not in ("-", "--"):
             read_option = _read_long if field.text.startswith("--") else _read_short
             read_option(field, remaining, known, read)
@@ -106,12 +107,12 @@ def read_arguments(fields: Sequence[Field], row: str, *, stops_at_operand: bool 
                 read.problem = "the shell may make an option of an argument"
             read.operands.append(field)
         if field.text == "--" or stops_at_operand:
-            read.operands += reversed(remaining)
+            read.operands += remaining
             break
     return read
 
 
-def _read_long(field: Field, remaining: list[Field], known: Options, read: Arguments) -> None:
+def _read_long(field: Field, remaining: deque[Field], known: Options, read: Arguments) -> None:
     # `--name`, `--name=value` or `--name value`.
     name, has_value, value = field.text.partition("=")
     kind = known.kinds.get(name)
@@ -122,10 +123,10 @@ def _read_long(field: Field, remaining: list[Field], known: Options, read: Argum
     elif has_value:
         _note_option_value(kind, structs.replace(field, text=value), read)
     elif kind in (_VALUE, _FILE, _GLOB) and remaining:  # without a value the program complains and ends
-        _note_option_value(kind, _as_value(remaining.pop()), read)
+        _note_option_value(kind, _as_value(remaining.popleft()), read)
 
 
-def _read_short(field: Field, remaining: list[Field], known: Options, read: Arguments) -> None:
+def _read_short(field: Field, remaining: deque[Field], known: Options, read: Arguments) -> None:
     # One word has several options of one letter; the first that takes a value is the last: `-in5` is `-i -n 5`.
     text = field.text
     if "-#" in known.kinds and re.fullmatch(r"-\d+", text):
@@ -143,7 +144,7 @@ def _read_short(field: Field, remaining: list[Field], known: Options, read: Argu
         for each in {value, value.removeprefix("=")}:  # ripgrep reads `-g=x` as `-g x`
             _note_option_value(kind, structs.replace(field, text=each), read)
     elif kind and remaining:
-        _note_option_value(kind, _as_value(remaining.pop()), read)
+        _note_option_value(kind, _as_value(remaining.popleft()), read)
 
 
 def _as_value(word: Field) -> Field:

@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from msgspec import Struct, structs
@@ -211,30 +212,28 @@ class FindCall(Struct, kw_only=True):
 def read_find(fields: Sequence[Field]) -> FindCall:
     """Read the words after `find` (GNU findutils 4.9, POSIX find)."""
     call = FindCall()
-    remaining = list(reversed(fields))  # so that pop() takes the next word
+    remaining = deque(fields)
     # Even these options before the starting folders matter: `-L` follows symlinks out of the workspace.
-    while remaining and re.fullmatch(r"-[HLPEXdsx]+|-O[0-3]?|-f|-D.*", remaining[-1].text):
-        call.problem = f"the option {remaining.pop().text} of find is not known to only read"
-    while remaining and not remaining[-1].text.startswith("-") and remaining[-1].text not in ("(", ")", "!", ","):
-        if remaining[-1].may_vanish or remaining[-1].text[:1] in ("*", "?", "["):
+    while remaining and re.fullmatch(r"-[HLPEXdsx]+|-O[0-3]?|-f|-D.*", remaining[0].text):
+        call.problem = f"the option {remaining.popleft().text} of find is not known to only read"
+    while remaining and not remaining[0].text.startswith("-") and remaining[0].text not in ("(", ")", "!", ","):
+        start = remaining.popleft()
+        if start.may_vanish or start.text[:1] in ("*", "?", "["):
             call.problem = "agentcli can't predict where find starts"
-        call.starts.append(remaining.pop())
+        call.starts.append(start)
     is_negated = False
     while remaining:
         is_negated = _read_part(remaining, call, is_negated=is_negated)
     return call
 
 
-def _read_part(remaining: list[Field], call: FindCall, *, is_negated: bool) -> bool:
-    """Read a test or action with its values into `call`, and return True if it negates the next one.
-
-    The words in `remaining` are in reverse order.
-    """
-    field = remaining.pop()
+def _read_part(remaining: deque[Field], call: FindCall, *, is_negated: bool) -> bool:
+    """Read a test or action with its values into `call`, and return True if it negates the next one."""
+    field = remaining.popleft()
     name = field.text
     is_newer = name.startswith("-newer") and len(name) == 8  # `-newerXY`: two letters say which times are compared
     kind, value_count = _PARTS_OF_FIND.get("-newer" if is_newer else name, ("", 0))
-    values = remaining[-value_count:] if value_count else []
+    values = [remaining.popleft() for _ in range(min(value_count, len(remaining)))]
     if any(word.may_vanish or _may_add_action(word) for word in (field, *values)) or not field.is_known:
         call.problem = "agentcli can't predict what find does"
     elif name == "-delete":
@@ -256,7 +255,6 @@ def _read_part(remaining: list[Field], call: FindCall, *, is_negated: bool) -> b
     elif kind != "neutral":
         call.is_narrowed = call.is_narrowed or kind == "comparing"  # its file is not checked, hence the problem
         call.problem = call.problem or f"{name} of find is not known to only read"
-    del remaining[len(remaining) - len(values) :]  # they were only looked at
     return name in ("!", "-not")
 
 
@@ -272,11 +270,11 @@ def _may_add_action(value: Field) -> bool:
     return value.is_glob and any(glob_matches(value.text, each) for each in ("-delete", *_RUNNING_ACTIONS, *actions))
 
 
-def _read_command(remaining: list[Field]) -> tuple[Field, ...]:
+def _read_command(remaining: deque[Field]) -> tuple[Field, ...]:
     """Remove the words up to `;` or `{} +` from `remaining`, and return those that are the command."""
     words: list[Field] = []
     while remaining:
-        field = remaining.pop()
+        field = remaining.popleft()
         if field.text == ";" or (field.text == "+" and words and words[-1].text == "{}"):
             break
         words.append(field)
