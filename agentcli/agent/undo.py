@@ -281,7 +281,7 @@ def _git_remark(turn: TurnChanges, shown: Callable[[Path], str]) -> list[str]:
                 # After a checkout, the reset would move another branch.
                 is_same_branch = not any(move["cause"].startswith("checkout:") for move in own)
                 hint = f" To move it back: {git} reset {commit_before[:7]}" if is_same_branch else ""
-                return [f"Git's branch stays at {commit_now[:7]}.{hint}"]
+                return [f"The git branch stays at {commit_now[:7]}.{hint}"]
     return []
 
 

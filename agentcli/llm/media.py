@@ -89,7 +89,7 @@ def pages_of(pdf: bytes) -> int:
         return 0
 
 
-_facts_by_hash: dict[int, MediaFacts] = {}  # a string computes its hash only once
+_facts_by_hash: dict[int, MediaFacts] = {}  # by hash, so that no content is kept alive
 
 
 def facts_of(data: str) -> MediaFacts:

@@ -230,7 +230,7 @@ def test_undo_names_the_command_that_moves_gits_branch_back(project: Place) -> N
     ran = project.run("undo", "--yes")
     [line] = [line for line in ran.out.splitlines() if "git reset" in line]
     moved = git(project, "rev-parse", "--short=7", "HEAD").strip()
-    assert line == f"Git's branch stays at {moved}. To move it back: git reset {head[:7]}"
+    assert line == f"The git branch stays at {moved}. To move it back: git reset {head[:7]}"
     git(project, *line.rpartition("git ")[2].split())
     assert git(project, "status", "--porcelain", "a.txt") == ""
 

@@ -114,7 +114,7 @@ def age(seconds: float) -> str:
 
 async def _run_fork(host: CommandHost, argument: str) -> Outcome:
     original = host.session
-    _require_idle(original, "then fork the session")
+    _require_idle(original, "fork the session")
     if not original.state.conversation.entries:
         return "There is nothing to fork yet."
     copy = await host.open_session(original.id, fork=True)
@@ -176,7 +176,7 @@ async def undo_in(
     turn: undo.TurnChanges | None = None,
 ) -> undo.UndoResult:
     """Call `undo`, which explains `answer`, in an open session, and include changes by jobs that still run."""
-    _require_idle(session, "then undo its changes")
+    _require_idle(session, "undo its changes")
     checkpoints, calls = _checkpoints_of(session), session.runtime.calls
     if changed := await checkpoints.changes_in_progress():
         session.append(*changed)
@@ -190,9 +190,9 @@ async def undo_in(
     return await undo.undo(session.state.conversation.entries, direction, answer, host, turn=turn)
 
 
-def _require_idle(session: Session, then: str) -> None:
+def _require_idle(session: Session, next_step: str) -> None:
     if session.is_busy:
-        raise UserError(f"A turn is running. Interrupt it first, {then}.")
+        raise UserError(f"A turn is running. Interrupt it first, then {next_step}.")
 
 
 def _checkpoints_of(session: Session) -> Checkpoints:

@@ -50,7 +50,7 @@ def create_context_transform(
     # A program's own loop has no costs to record, and no reminders at a session's start.
     summaries = Summaries(settings=settings, choose_writer=writer, paid=lambda *request: None, cache=_SUMMARIES)
     compactor = Compactor(settings=settings, first_reminders=lambda info: (), summaries=summaries)
-    followed = _FollowedConversation()
+    followed = _TrackedConversation()
 
     async def transform(messages: tuple[Message, ...]) -> tuple[Message, ...]:
         conversation = followed.with_messages(messages)
@@ -68,8 +68,8 @@ def create_context_transform(
     return transform
 
 
-class _FollowedConversation:
-    """The conversation behind the messages of successive requests, with its compactions."""
+class _TrackedConversation:
+    """A conversation, reconstructed from the messages of successive requests, with its compactions."""
 
     def __init__(self) -> None:
         self._begin()
@@ -79,7 +79,7 @@ class _FollowedConversation:
         self._received: tuple[Message, ...] = ()  # the newest messages that the program passed in
         self.sent: tuple[Message, ...] = ()  # the newest messages that it got back
         self._names: dict[str, str] = {}  # tools' names, by the ids of their calls
-        self._ids = count()
+        self._ids = count()  # of entries
 
     def with_messages(self, messages: tuple[Message, ...]) -> Conversation:
         """Add the messages that follow the last received or `sent` ones; others begin a new conversation."""

@@ -78,7 +78,7 @@ def find_matches(facts: CallFacts, rules: Rules) -> RuleMatches:
 def _matches_of_files(facts: CallFacts, rules: Rules) -> RuleMatches:
     """Match rules against a call of a file tool. A path denied to one reader or editor is denied to all of them."""
     tool, base = facts.tool, facts.paths.base
-    same_tools = EDITORS if tool.effect == "edit" else READERS
+    sibling_tools = EDITORS if tool.effect == "edit" else READERS
 
     def is_restricted(pattern: str) -> bool:
         return any(restriction_covers(pattern, path, base) for path in facts.files)
@@ -86,7 +86,7 @@ def _matches_of_files(facts: CallFacts, rules: Rules) -> RuleMatches:
     def is_denied(rule: Rule) -> bool:
         if not rule.pattern:
             return rule.is_about(tool.name)
-        return any(map(rule.is_about, {tool.name, *same_tools})) and is_restricted(rule.pattern)
+        return any(map(rule.is_about, {tool.name, *sibling_tools})) and is_restricted(rule.pattern)
 
     grants = (rule for rule in rules.allow if rule.is_about(tool.name))
     grant = next((rule for rule in grants if all(covers_path(rule, path, base) for path in facts.files)), None)

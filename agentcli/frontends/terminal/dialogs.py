@@ -132,7 +132,7 @@ class Dialogs:
             self._hold_lone_letter(panel)
             self.is_writing_message = self.purpose == "prompt" and self._is_typing()
             self._set_draft_aside()
-            self._start_reading()
+            self._ignore_answers()
             self._print_preview(panel, panel.preview(self._console.columns))
 
     def _stop_showing(self) -> None:
@@ -148,22 +148,23 @@ class Dialogs:
         self._stop_showing()
         self._show_question()
 
-    def _start_reading(self, after_s: float = 0.0) -> None:
-        """Take no answer until the person can have read the question; its choices are muted until then."""
+    def _ignore_answers(self, after_s: float = 0.0) -> None:
+        """Ignore answers until the person can have read the question; its choices are muted until then."""
         self._shown_at = time.monotonic() + after_s
         asyncio.get_running_loop().call_later(after_s + REACTION_S + 0.02, self._console.draw_soon)
 
     def _print_preview(self, panel: QuestionPanel, fragments: list[Fragment], max_rows: int = 0) -> None:
-        """Print the beginning of a preview, `max_rows` or, for 0, as much as fits into the window; keys print more."""
-        columns, review, was_scrolled = self._console.columns, panel.review, bool(panel.unread)
-        panel.unread, panel.review = [], None  # to measure the choices alone: a hunk takes the room that is left
+        """Print at most `max_rows` of a preview (0: as many as fit into the window); a key prints the rest."""
+        columns, review = self._console.columns, panel.review
+        continues_preview = bool(panel.unread)  # the person pressed the key for the rest
+        panel.unread, panel.review = [], None  # so that only the choices are measured
         room = self._console.output.get_size().rows - MAX_ROWS_BESIDE - ROWS_AROUND - len(panel.rows(columns))
         panel.review = review
         shown, panel.unread = first_rows(fragments, columns, max_rows or max(1, room))
         panel.unread_rows = rows_of(panel.unread, columns) if panel.unread else 0
         self._view.print_question(shown)
-        if not panel.unread and was_scrolled:
-            self._start_reading()  # the key that scrolled here is not an answer
+        if not panel.unread and continues_preview:
+            self._ignore_answers()  # another press of that key is not an answer
 
     def _hold_lone_letter(self, panel: QuestionPanel) -> None:
         """Hold the only letter in the input: it may begin a word, or repeat the answer to the previous question."""
@@ -188,7 +189,7 @@ class Dialogs:
     def end_message(self) -> None:
         """Let the question take keys; an unsent message returns after the answer."""
         self.is_writing_message, self._enter_answers = False, not self._area.buffer.text.startswith("/")
-        self._start_reading(KEY_ALONE_S)  # a second Enter is not an answer
+        self._ignore_answers(KEY_ALONE_S)  # a second Enter is not an answer
         self._set_draft_aside()
 
     def _set_draft_aside(self) -> None:
@@ -298,7 +299,7 @@ class Dialogs:
                 self._controller.spawn(self._edit_plan(panel))
             case "hunks" | "comments":
                 panel.start_review(choice)
-                self._start_reading()
+                self._ignore_answers()
             case "back":
                 panel.end_review()
             case _ if panel.review is not None:
@@ -378,6 +379,6 @@ class Dialogs:
                 self._console.hint.show("Not a rule: write TOOL or TOOL(pattern).")
         elif panel.review is not None:
             self._decide_in_review("words", text)
-            self._start_reading()  # a second Enter is not an answer
+            self._ignore_answers()  # a second Enter is not an answer
         elif text or purpose == "denial":  # a no needs no words, but an answer does
             self._submit_answer(panel.answer_in_words(text))

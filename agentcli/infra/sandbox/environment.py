@@ -106,10 +106,10 @@ def cache_environment(folder: str) -> dict[str, str]:
 
 
 def credentials_in(environment: Mapping[str, str]) -> list[str]:
-    """Return the values that look like credentials by their name or form, for masking."""
+    """Return the values that look like credentials by name or format, for masking."""
     values = {name: value.strip() for name, value in environment.items()}
     return [
         value
         for name, value in values.items()
-        if value and (_SECRET_NAME.search(name) or _SECRET_VALUE.search(value)) and value[0] != "/"  # a path to a key
+        if value and (_SECRET_NAME.search(name) or _SECRET_VALUE.search(value)) and value[0] != "/"  # no path to a key
     ]

@@ -109,7 +109,7 @@ class LocalSandbox:
 
     def write(self, path: Path, content: bytes) -> None:
         writing.write(path, content)
-        self.confinement.accept(path, content)
+        self.confinement.accept_write(path, content)
 
     async def search(
         self, query: Listing | Search, take: Callable[[Any], None], grants: Grants = NO_GRANTS

@@ -235,10 +235,10 @@ class SessionConfinement:
             self._snapshot = ProtectedSnapshot(self._aside, note)
         return self._snapshot.reverting(_plan_reverts(bounds, cwd), roots=bounds.roots, granted=bounds.writable)
 
-    def accept(self, path: Path, content: bytes) -> None:
+    def accept_write(self, path: Path, content: bytes) -> None:
         """Do not revert the content that a tool wrote to a protected file, because the person approved it."""
         if self._snapshot is not None:  # without a snapshot nothing is reverted
-            self._snapshot.accept(str(path), content)
+            self._snapshot.accept_write(str(path), content)
 
     async def make_ready(self, grants: Grants) -> None:
         """Prepare for a command: revert changes of killed sessions, and start the proxy to the command's hosts."""

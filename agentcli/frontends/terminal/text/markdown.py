@@ -115,9 +115,9 @@ class MarkdownStream:
         """Return the kind of a line, which depends on the paragraph or list before it."""
         if len(source) > MAX_PARAGRAPH_CHARS:
             return MarkdownLine(kind="text")
-        possible_header = self._table if self._alignments is None else []  # it may turn out to be a paragraph
-        paragraph = self._paragraph or possible_header
-        quotes = paragraph[0][0].quotes if paragraph else None
+        is_table = self._alignments is not None  # else the line in `_table` may be the beginning of a paragraph
+        paragraph = self._paragraph or ([] if is_table else self._table)
+        quotes = next((first_line.quotes for first_line, _ in paragraph), None)
         return _read_marks(source, paragraph_quotes=quotes, in_list=self._list_column is not None)
 
     def _end_line(self) -> None:

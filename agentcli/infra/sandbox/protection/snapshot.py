@@ -80,7 +80,7 @@ class ProtectedSnapshot:
             self._revert_and_save(Reverts())
         return not self._recorded
 
-    def accept(self, path: str, content: bytes) -> None:
+    def accept_write(self, path: str, content: bytes) -> None:
         """From now on restore a file with the content that the person approved; other new files are still removed."""
         new_folders = self._new_folders_around(path)
         if new_folders is not None:  # else no folder around it is recorded, so nothing there is reverted
