@@ -265,7 +265,7 @@ def modules_in(folder: str, depth: int = 0) -> list[str]:
 
 
 def _add_worktree_config(folder: str, named: NamedPaths, plan: Protection) -> list[str]:
-    """Add `config.worktree`. If git reads it (`extensions.worktreeConfig`), a missing one is mounted as an empty file."""
+    """Add `config.worktree`. If git reads it (`extensions.worktreeConfig`), a missing one is mounted as empty."""
     return _add_entry(folder, "config.worktree", plan, b"" if named.has_worktree_config else None)
 
 
