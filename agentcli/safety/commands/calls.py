@@ -151,7 +151,8 @@ def _add_candidate(call: ProgramCall, candidate: ProgramCall) -> None:
 
 def stdin_text_of(redirects: Sequence[Redirect], outer_text: str, state: State) -> str:
     """Return the text of a command's standard input: that of a redirection, or else that of the input around it."""
-    texts = [_text_of_input(each, state) for each in redirects if not each.descriptor.strip("0")]
+    redirects = [each for each in redirects if each.descriptor.strip("0") == ""]  # `<x` or `0<x`, not `3<x`
+    texts = [_text_of_input(each, state) for each in redirects]
     return [outer_text, *(text for text in texts if text is not None)][-1]  # the last redirection applies
 
 

@@ -117,7 +117,7 @@ class WalkContext(Struct, frozen=True, kw_only=True):
 def _allow_forms(
     node: CommandNode, call: calls.ProgramCall, context: WalkContext, variable_problem: str, wrapper_problem: str
 ) -> tuple[str, ...]:
-    """Return the forms of a call without redirections that allow rules match."""
+    """Return the forms of a call that allow rules match, leaving redirections aside."""
     if variable_problem:  # a rule must name the variables; it cannot name a shell, or what is around the call, as well
         is_alone = call.shell is None and not context.problem
         return calls.allow_forms_with_assignments(node.assignments, call.layers[0]) if is_alone else ()
@@ -246,16 +246,14 @@ class Walk:
         wrapper_variables = [field.text for wrapper in call.wrappers for field in wrapper.assignments]  # `env A=1`
         variable_problem = calls.variable_problem(variables)
         wrapper_problem = call.problem or calls.variable_problem(wrapper_variables)
+        allow_forms = _allow_forms(node, call, context, variable_problem, wrapper_problem)
         script_forms = [form for segment in script_segments for form in segment.deny_forms]
         deny_forms = (" ".join(node.text.split()), *call.deny_forms, *script_forms, *context.deny_forms)
-        segment = Segment(  # what is around the program
+        segment = Segment(  # so far, of what is around the program
             text=node.text,
             reason=redirects.problem or variable_problem or wrapper_problem or context.problem,
             effects=redirects.effects,
-            # No allow rule covers a redirection into a file.
-            allow_forms=()
-            if redirects.problem
-            else _allow_forms(node, call, context, variable_problem, wrapper_problem),
+            allow_forms=() if redirects.problem else allow_forms,  # no allow rule covers a redirection into a file
             deny_forms=tuple(dict.fromkeys(deny_forms)),
         )
         catastrophe = call.catastrophe or redirects.catastrophe

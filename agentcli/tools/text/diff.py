@@ -121,7 +121,7 @@ def _split_runs(header: re.Match[str], body: str) -> Iterator[str]:
     """Yield each run of changed lines of a hunk as a hunk, with at most `CONTEXT` unchanged lines on both sides."""
     # A row that begins with a backslash says that the row before has no line end; both are treated as one row.
     rows = re.findall(r"[^\n]*\n(?:\\[^\n]*\n?)?|[^\n]+", body)
-    # Unchanged and changed stretches alternate; an empty one is added so that they begin and end with an unchanged one.
+    # Unchanged and changed stretches alternate. Empty ones are added, so that a changed one is between unchanged ones.
     stretches = [[*stretch] for _, stretch in itertools.groupby(rows, key=lambda row: row.startswith(" "))]
     if rows and not rows[0].startswith(" "):
         stretches.insert(0, [])

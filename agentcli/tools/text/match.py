@@ -260,16 +260,16 @@ def _scaled_margin(known: dict[str, str]) -> _Rule | None:
         return None
     (char,), (file_char,) = chars, file_chars
     widths = sorted((len(margin), len(in_file)) for margin, in_file in known.items())
-    first, file_first = widths[0] if len(widths) > 1 else (0, 0)  # no margin at all is assumed to be the same in both
-    step, file_step = widths[-1][0] - first, widths[-1][1] - file_first
+    narrowest, file_narrowest = widths[0] if len(widths) > 1 else (0, 0)  # assumes that no margin is none in both
+    step, file_step = widths[-1][0] - narrowest, widths[-1][1] - file_narrowest
     if file_step <= 0:  # what is deeper in `old_string` is not deeper in the file
         return None
-    if any((in_file - file_first) * step != file_step * (width - first) for width, in_file in widths):
+    if any((in_file - file_narrowest) * step != file_step * (width - narrowest) for width, in_file in widths):
         return None  # they are not all in proportion
 
     def rule(margin: str) -> str | None:
-        added, remainder = divmod(file_step * (len(margin) - first), step)
-        is_known = set(margin) <= {char} and not remainder and file_first + added >= 0
-        return file_char * (file_first + added) if is_known else None
+        added, remainder = divmod(file_step * (len(margin) - narrowest), step)
+        is_known = set(margin) <= {char} and not remainder and file_narrowest + added >= 0
+        return file_char * (file_narrowest + added) if is_known else None
 
     return rule

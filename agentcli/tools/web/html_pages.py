@@ -92,7 +92,6 @@ class _Reader:
         return "skip" if self._is_invisible(tag, attributes) else "continue"
 
     def _is_invisible(self, tag: str, attributes: dict[str, str]) -> bool:
-        """Return True if a person who looks at the page would not see the element."""
         is_closed_dialog = tag == "dialog" and "open" not in attributes
         is_aria_hidden = attributes.get("aria-hidden", "").strip().lower() == "true"
         names = {f".{name}" for name in attributes.get("class", "").lower().split()}
