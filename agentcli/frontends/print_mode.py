@@ -108,9 +108,9 @@ async def print_json(host: ScreenlessHost, cli_prompt: CliPrompt, *, requirement
 
 def _explanations(done: events.Done, session: Session, requirements: Requirements) -> list[str]:
     """Return lines that say why the turn ended early, was denied something, or does not meet the requirements."""
-    limit = f"Stopped at the limit of {session.runtime.limits.max_turns} turns"
+    max_turns = session.runtime.limits.max_turns
     reasons = {
-        "max_turns": f"{limit}. Raise --max-turns, or resume with --continue.",
+        "max_turns": f"Stopped at the limit of {max_turns} turns. Raise --max-turns, or resume with --continue.",
         "max_tokens": "The answer was cut off by its length limit.",
         "interrupted": "Interrupted. The session is saved; resume it with --continue.",
     }

@@ -11,6 +11,7 @@ import itertools
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -25,7 +26,7 @@ from agentcli.infra.changes.state import Objects, state_at
 from agentcli.settings.files import make_private_folder
 
 _HEARTBEAT_S = 0.5  # between two updates of a note's time
-_AFTERLIFE_NS = 1_500_000_000  # the commands of a killed process end within this time
+_END_TIMEOUT_NS = 1_500_000_000  # the commands of a killed process end within this time
 _MAX_NAMED = 100  # left-out paths in a report
 
 T = TypeVar("T")
@@ -91,12 +92,8 @@ class Recorder(msgspec.Struct, eq=False, kw_only=True, dict=True):
         return self.objects.get(id)
 
     async def restoration(self, changes: Sequence[FileChange]) -> PlannedRestoration:
-        max_bytes = self.limits.max_file_bytes
-        return await self._in_thread(
-            lambda: plan_restoration(
-                changes, self.objects, scratch=self.scratch, max_bytes=max_bytes, finish=self._in_thread
-            )
-        )
+        plan = partial(plan_restoration, changes, self.objects, scratch=self.scratch, in_thread=self._in_thread)
+        return await self._in_thread(partial(plan, max_bytes=self.limits.max_file_bytes))
 
     async def aclose(self) -> None:
         """End the heartbeat, and remove the private folder after work under way is done."""
@@ -231,7 +228,7 @@ class Recorder(msgspec.Struct, eq=False, kw_only=True, dict=True):
                 with contextlib.suppress(FolderTooLarge):
                     since_call_began = index.refresh(saves=False)
                     differences |= {f"{root}/{path}": difference for path, difference in since_call_began.items()}
-            if changes := _as_changes(dict(_without_later(differences, last_ns + _AFTERLIFE_NS, note.finished))):
+            if changes := _as_changes(dict(_without_later(differences, last_ns + _END_TIMEOUT_NS, note.finished))):
                 yield FilesChanged(note.call_id, changes, is_exact=note.before is not None)
 
     def _keep_index_files(self, note: Path) -> dict[str, str]:

@@ -29,7 +29,7 @@ _MAX_MERGED_BYTES = 10_000_000
 
 
 # Runs a function in a thread to its end, even if the caller is cancelled.
-Finish = Callable[[Callable[[], Sequence[RestoredFile]]], Awaitable[Sequence[RestoredFile]]]
+InThread = Callable[[Callable[[], Sequence[RestoredFile]]], Awaitable[Sequence[RestoredFile]]]
 
 
 class PathPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,15 +57,15 @@ class PathPlan(msgspec.Struct, frozen=True, kw_only=True):
 class PlannedRestoration:
     """Implements `Restoration`. New contents are prepared in a folder in `scratch`."""
 
-    def __init__(self, plans: Sequence[PathPlan], objects: Objects, scratch: Path, finish: Finish) -> None:
-        self._plans, self._objects, self._scratch, self._finish = plans, objects, scratch, finish
+    def __init__(self, plans: Sequence[PathPlan], objects: Objects, scratch: Path, in_thread: InThread) -> None:
+        self._plans, self._objects, self._scratch, self._in_thread = plans, objects, scratch, in_thread
         self._changing = [plan for plan in plans if plan.now != plan.planned]
         self.files = tuple(plan.outcome for plan in plans)
         self.changes = tuple(FileChange(stored_path(plan.path), plan.now, plan.planned) for plan in self._changing)
 
     async def carry_out(self) -> Sequence[RestoredFile]:
         """Undo the changes, each as a whole or not at all, even if agentcli is killed. Raises `ToolError`."""
-        return await self._finish(self._carry_out)
+        return await self._in_thread(self._carry_out)
 
     def _carry_out(self) -> Sequence[RestoredFile]:
         if not self._changing:
@@ -118,7 +118,7 @@ class PlannedRestoration:
 
 
 def plan_restoration(
-    changes: Sequence[FileChange], objects: Objects, *, scratch: Path, max_bytes: int, finish: Finish
+    changes: Sequence[FileChange], objects: Objects, *, scratch: Path, max_bytes: int, in_thread: InThread
 ) -> PlannedRestoration:
     """Plan how to undo changes, given in the order in which they were made. Raises `ToolError`.
 
@@ -138,7 +138,7 @@ def plan_restoration(
             if is_removed_folder and any(entry.path not in removed for entry in os.scandir(plan.path)):
                 plans[number] = PathPlan(path=plan.path, now=plan.now, planned=plan.now)  # it stays
                 removed.discard(plan.path)
-    return PlannedRestoration(plans, objects, scratch, finish)
+    return PlannedRestoration(plans, objects, scratch, in_thread)
 
 
 def _plan(path: str, changes: Sequence[FileChange], objects: Objects, *, max_bytes: int) -> PathPlan:

@@ -65,9 +65,8 @@ class SpanRecorder:
     def record(self, session_id: str, at_ns: int, event: Event, *, model: str, mask: MaskText) -> None:
         """Record an event that came `at_ns` nanoseconds since 1970, when the session's model was `model`."""
         if session_id not in self._sessions:
-            self._sessions[session_id] = SessionSpans(
-                session_id, self._export, (self._tracer, self._parent), self._metrics, mask=mask
-            )
+            traces = self._tracer, self._parent
+            self._sessions[session_id] = SessionSpans(session_id, self._export, traces, self._metrics, mask=mask)
         self._sessions[session_id].record(at_ns, event, model)
 
     def end(self) -> None:
