@@ -383,6 +383,39 @@ async def test_a_program_that_stops_while_it_opens_the_file_does_not_hold_up_a_r
     assert repair(path).kept_as
 
 
+KILLED_REPAIR = """
+import os, sys
+from pathlib import Path
+from agentcli.infra.sessions.repair import repair
+
+def end(event, arguments):
+    if event == "os.rename" and str(arguments[1]) == sys.argv[1]:
+        os._exit(9)
+
+sys.addaudithook(end)
+repair(Path(sys.argv[1]))
+"""
+
+
+async def test_a_repair_that_is_killed_before_it_replaces_the_file_loses_no_log(tmp_path: Path) -> None:
+    path, _, _ = await stored(tmp_path, "one", "two")
+    place = database(tmp_path / "copy")
+    place.parent.mkdir(parents=True)
+    with closing(apsw.Connection(str(path))) as db:
+        db.execute("PRAGMA writable_schema = on; UPDATE sessions SET name = 'in the log'")
+        db.execute("UPDATE sqlite_master SET sql = replace(sql, '(origin)', '(time)') WHERE name = 'entries_by_origin'")
+        for suffix in ("", "-wal"):
+            shutil.copy(f"{path}{suffix}", f"{place}{suffix}")
+    assert subprocess.run([sys.executable, "-c", KILLED_REPAIR, str(place)], check=False).returncode == 9
+    async with on_disk(tmp_path / "copy") as store:
+        with pytest.raises(StorageError, match="its repair was not finished"):
+            await store.list()
+    assert repair(place).is_healthy
+    async with on_disk(tmp_path / "copy") as store:
+        assert [info.name for info in await store.list()] == ["in the log"]
+    assert not list(place.parent.glob("sessions.db-*.*"))
+
+
 async def test_a_link_to_the_database_stays_when_its_file_is_replaced(tmp_path: Path) -> None:
     path, id, _ = await stored(tmp_path, "one", "two")
     (tmp_path / "elsewhere").mkdir()

@@ -40,8 +40,8 @@ def connect(
     path: Path, on_notice: Callable[[str], None] = lambda text: None, *, synchronous: str = "full"
 ) -> apsw.Connection:
     """Connect for writing, and make or upgrade the tables. Raises `StorageError`, also for a foreign file."""
-    if is_emptied(path):  # SQLite would take it for a new database
-        raise apsw.CorruptError("it is empty")
+    if why := why_incomplete(path):  # SQLite would go on without what is missing
+        raise apsw.CorruptError(why)
     path.touch(mode=0o600)
     connection = apsw.Connection(str(path))
     try:
@@ -155,8 +155,8 @@ def _add_functions(connection: apsw.Connection) -> None:
 @contextmanager
 def vacuum_into(path: Path, target: Path) -> Iterator[Path]:
     """Copy a database and its log into a private file, which the body may check before it becomes `target`."""
-    if is_emptied(path):  # its copy would replace a good one
-        raise apsw.CorruptError("it is empty")
+    if why := why_incomplete(path):  # its copy would replace a good one
+        raise apsw.CorruptError(why)
     part = target.with_name(f"{target.name}.part")
     began = time.time()
     try:
@@ -179,9 +179,19 @@ def copy_of(path: Path) -> Path:
     return path.with_name(f"{path.name}.copy")
 
 
-def is_emptied(path: Path) -> bool:
-    """Return True if a file has lost its contents, but has a copy."""
-    return path.is_file() and not path.stat().st_size and copy_of(path).exists()
+def moved_log(path: Path, suffix: str) -> Path:
+    """Return the path to which a repair moves a file's log (`-wal` or `-shm`) until the file is replaced."""
+    file = path.resolve()
+    return file.with_name(f"{file.name}{suffix}.{file.stat().st_ino}")  # with the inode, because a new file has no log
+
+
+def why_incomplete(path: Path) -> str:
+    """Return why a file is incomplete (it has a copy but no contents, or a repair has moved its log), or ""."""
+    if not path.is_file():
+        return ""
+    if not path.stat().st_size and copy_of(path).exists():
+        return "it is empty"
+    return "its repair was not finished" if moved_log(path, "-wal").exists() else ""
 
 
 def is_copy_due(path: Path) -> bool:

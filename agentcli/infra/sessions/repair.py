@@ -80,8 +80,8 @@ def check(path: Path) -> CheckReport:
 
 def _faults(path: Path) -> list[Fault]:
     """Return a file's faults. Those of entries are only found in files of this version; writing upgrades older ones."""
-    if database.is_emptied(path):
-        return [Fault("file", "The file is damaged: it is empty.")]
+    if why := database.why_incomplete(path):
+        return [Fault("file", f"The file is damaged: {why}.")]
     faults: list[Fault] = []
     try:
         with closing(database.open_raw(path)) as db:
@@ -164,11 +164,12 @@ def repair(path: Path) -> CheckReport:
 
 
 def _replace_damaged(path: Path) -> CheckReport:
+    _require_no_open_session(path)
+    file = path.resolve()  # a link stays: programs that have its target open would not notice another file at the link
+    _finish_moves(file)
     before = check(path)  # another program may have repaired it since the first check
     if not before.is_file_damaged:
         return before
-    _require_no_open_session(path)
-    file = path.resolve()  # a link stays: programs that have its target open would not notice another file at the link
     with (
         tempfile.TemporaryDirectory(prefix="repair-", dir=file.parent) as folder,
         # Closed last, because closing any descriptor of a file ends all locks that this process has on it.
@@ -176,7 +177,7 @@ def _replace_damaged(path: Path) -> CheckReport:
         closing(database.open_raw(file)) as db,
     ):
         with suppress(*_DAMAGE, apsw.ReadOnlyError, apsw.IOError):  # others cannot write to such a file either
-            if not database.is_emptied(path):  # SQLite would remove the log of an empty file
+            if not database.why_incomplete(path):  # SQLite would remove the log of an empty file
                 db.execute("BEGIN IMMEDIATE")  # others wait until the file is replaced, which they then notice
         old = Path(folder, "old.db")
         with suppress(FileNotFoundError), Path(f"{file}-wal").open("rb") as wal:
@@ -191,8 +192,9 @@ def _replace_damaged(path: Path) -> CheckReport:
         kept_as = file.with_name(f"{file.name}.damaged-{time.time_ns()}")
         moves = [(f"{old}{suffix}", f"{kept_as}{suffix}") for suffix in ("", "-wal")]
         # Not even a power cut may leave the new file beside the old log.
-        moves += [(f"{file}{suffix}", f"{folder}/unused{suffix}") for suffix in ("-wal", "-shm")]
+        moves += [(f"{file}{suffix}", str(database.moved_log(file, suffix))) for suffix in ("-wal", "-shm")]
         _replace_after_moves(file, new, moves)
+        _finish_moves(file)
     return CheckReport(path=str(path), found=before.found, left=left, kept_as=str(kept_as), restored_from=restored_from)
 
 
@@ -233,6 +235,17 @@ def _block_openers(file: BinaryIO) -> None:
                 return
         time.sleep(0.01)
     raise TimeoutError(f"another program locks {file.name}")
+
+
+def _finish_moves(file: Path) -> None:
+    """Move back the log of a file that a killed repair has not replaced, and remove the logs of replaced files."""
+    for suffix in ("-shm", "-wal"):  # last the one by which others see that the file is incomplete
+        moved, log_file = database.moved_log(file, suffix), Path(f"{file}{suffix}")
+        if moved.exists() and not log_file.exists():
+            moved.rename(log_file)
+        for unused in file.parent.glob(f"{file.name}{suffix}.*"):
+            if unused.suffix[1:].isdigit():  # a name by `moved_log`
+                unused.unlink()
 
 
 def _replace_after_moves(file: Path, new: Path, moves: Sequence[tuple[str, str]]) -> None:

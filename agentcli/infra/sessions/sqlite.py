@@ -193,7 +193,7 @@ def can_resume(path: Path, session_id: str) -> bool:
     """Return True if a session can be opened again, or if that is unknown."""
     if not path.exists():
         return False
-    if database.is_emptied(path):  # SQLite would remove the log of an empty file
+    if database.why_incomplete(path):  # SQLite would remove the log of an empty file
         return True
     try:
         with closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as db:
