@@ -39,7 +39,7 @@ class JsonOutput:
         self._requirements = requirements
         self._result = ResultBuilder(session)
         self._is_in_message = False  # True between the start and the end of a streamed reply
-        self._block_index, self._message_usage = 0, Usage()  # the index of its newest block, and its usage so far
+        self._block_index, self._message_usage = 0, Usage()  # the newest block of that reply, and its usage so far
         self._parent_call_ids: dict[str, str] = {}  # by a subagent's id, the id of the call that started it
 
     def show(self, event: events.Event) -> None:

@@ -56,10 +56,10 @@ class Dialogue:
         self._unmet_codes: set[int] = set()  # exit codes of requirements that a reply did not meet
         self._has_rejected = self._has_accepted = False  # a line was rejected, or accepted as a prompt or a command
         self._is_attended = True  # until the input ends: somebody can answer questions
-        self.lines: asyncio.Queue[json_input.InputLine | None] = asyncio.Queue()  # None: input or program end
+        self.lines: asyncio.Queue[json_input.InputLine | None] = asyncio.Queue()  # None: no more lines follow
         self._tasks: set[asyncio.Task[None]] = set()
         self.parallel_tasks: set[asyncio.Task[None]] = set()  # they run alongside the input lines
-        self._finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # or the error that ended it
+        self._finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # may hold an error
         self._turn_ended = asyncio.Event()
         self.follow(host.session)
 

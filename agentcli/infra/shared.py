@@ -76,7 +76,7 @@ class FileLocks:
 
 
 class DayAccount(Account):
-    """Counts the spending of a day on this machine, without limits only for the record. Raises `StorageError`."""
+    """Counts the day's spending on this machine; without limits, only to record it. Raises `StorageError`."""
 
     def __init__(self, path: Path, limits: Amounts) -> None:
         super().__init__("day", limits)

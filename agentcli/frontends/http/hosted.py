@@ -35,7 +35,7 @@ MAX_ACCEPTED = 32  # messages that are recognized if they are sent again
 class HostedSession:
     """A session that this process has open. `on_given_up` is called when another program takes it over."""
 
-    is_owner = True  # False if a terminal in this process owns the session, which then runs its queue and closes it
+    is_owner = True  # False if a terminal in this process owns the session: it runs the queue and closes the session
 
     def __init__(self, opened: OpenSession, writer: StreamWriter, *, on_given_up: Callable[[str], None]) -> None:
         self._opened = opened
