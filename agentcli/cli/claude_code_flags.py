@@ -187,7 +187,10 @@ def apply_agent(options: argparse.Namespace, config: Config) -> Config:
 
 
 def settings_layer(settings: str) -> tuple[SettingsLayer, list[str]]:
-    """Return the layer of `--settings`, and notes on Claude Code's settings that agentcli lacks. Raises `UserError`."""
+    """Return the layer of `--settings`, converted if it is Claude Code's, and notes on settings that agentcli lacks.
+
+    Raises `UserError`.
+    """
     table = json_argument("--settings", settings)
     layer = read_unchecked(Path(settings).absolute()) if table is None else SettingsLayer("--settings", table)
     if layer.text or not _has_claude_code_keys(layer.values):  # only TOML has a `text`; Claude Code's settings are JSON

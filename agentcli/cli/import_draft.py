@@ -87,8 +87,8 @@ class Draft:
                     self.leave_out(f"{name}.{key}", NO_SETTING)
             self.import_value(f"the MCP server {name}", table, "mcp_servers", name)
 
-    def _without_secrets(self, values: Mapping[str, Any], server: str, group: str) -> dict[str, Any]:
-        """Return `values` with a reference to a variable in place of each secret; a note names the variable to export.
+    def _without_secrets(self, values: Mapping[str, Any], server: str, source_group: str) -> dict[str, Any]:
+        """Return a server's headers or variables with `${VARIABLE}` in place of each secret, noting what to export.
 
         The server's name begins the variable's name, so that no server receives the secret of another.
         """
@@ -97,7 +97,7 @@ class Draft:
             if has_secret({name: value}) or (name.lower() == "authorization" and not _is_reference(value)):
                 variable = prefix + _variable_name(name).removeprefix(prefix)
                 result[name] = f"${{{variable}}}"
-                self.leave_out(f"{group}.{name}", f"{HOLDS_KEY}. Export all of it as {variable}")
+                self.leave_out(f"{source_group}.{name}", f"{HOLDS_KEY}. Export all of it as {variable}")
         return result
 
 

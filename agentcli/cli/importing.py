@@ -48,6 +48,7 @@ def _import_choice(draft: Draft, source_key: str, value: Any, row: Mapping[str, 
 
 
 def _import_rule(draft: Draft, source_key: str, text: Any, *, verb: Verb) -> None:
+    """Import a permission rule in Claude Code's form, such as `Edit(//src)`, unless it has another meaning here."""
     about = f"{source_key}: {text}"
     try:
         rule = parse_rule(str(text))
@@ -106,8 +107,8 @@ def _import_model(
         provider = other_settings()["providers"].get(named_provider, named_provider)
     elif not provider:
         provider = "anthropic" if model.startswith("claude") else "gemini" if model.startswith("gemini") else "openai"
-    own_name, _, _ = provider.partition("/")  # `openrouter` in `openrouter/anthropic`
-    if own_name in {*provider_names(), *draft.values.get("providers", {})}:
+    provider_name, _, _ = provider.partition("/")  # `openrouter` in `openrouter/anthropic`
+    if provider_name in {*provider_names(), *draft.values.get("providers", {})}:
         draft.import_value(source_key, f"{provider}/{model}", *setting.split("."))
     else:
         draft.leave_out(f"{source_key} {name}", f"agentcli does not know the provider {provider}")
@@ -124,13 +125,13 @@ def _import_providers(draft: Draft, source_key: str, providers: Any) -> None:
             del values["apiKey"]
         if values.pop("wire_api", "") == "responses":
             values["api"] = "responses"
-        rows: dict[str, Any] = {
+        rows: dict[str, Any] = {  # a tuple is the setting to import into; a text is the reason to leave the value out
             "base_url": ("providers", name, "base_url"),
             "baseURL": ("providers", name, "base_url"),
             "env_key": ("providers", name, "api_key_env"),
             "http_headers": ("providers", name, "headers"),
             "api": ("providers", name, "quirks", "api"),
-            "apiKey": LOGIN,
+            "apiKey": LOGIN,  # a key must not be in the settings: the person saves it with `agentcli login`
             **dict.fromkeys(("name", "npm", "models"), ""),  # left out without a note
         }
         import_table(draft, rows, values, f"{source_key}.{name}.")
@@ -300,6 +301,7 @@ def _with_joined_keys(program: str, values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _import_commands(draft: Draft, folder: Path, target: Path) -> None:
+    """Import a folder of custom slash commands into `target`: Markdown as it is, and Gemini's TOML as Markdown."""
     for file in files.text_files(folder, (".md", ".toml")):
         draft.source, new_file = file, target / file.relative_to(folder).with_suffix(".md")
         try:

@@ -59,6 +59,7 @@ def _should_read_first_line(options: argparse.Namespace, environment: Mapping[st
 
 
 def _make_client(first_id: str, first: dict[str, Any], options: argparse.Namespace, config: Config) -> "ControlClient":
+    """Return the client of an Agent SDK, set up as its first request (with `first_id`) asks. Raises `UsageError`."""
     from agentcli.frontends.agent_sdk.callbacks import ControlChannel, HostedServer, read_callbacks
     from agentcli.frontends.agent_sdk.output import ControlClient
     from agentcli.frontends.agent_sdk.transcripts import transcript_folder

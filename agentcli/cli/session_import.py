@@ -200,7 +200,7 @@ def _add_codex_item(transcript: OtherTranscript, item: Mapping[str, Any]) -> Non
         case {"type": "local_shell_call", "call_id": str(id), "action": dict(action)}:
             transcript.add_reply(reply_id, [ToolUse(id, "shell", action)])
         case {"type": "function_call_output" | "custom_tool_call_output", "call_id": str(id), "output": output}:
-            # Some versions wrap the content in an object, or in its JSON. `was_cut`: other texts must not become one.
+            # Some versions wrap the content in an object, or in its JSON. `was_cut`: do not repair plain text to JSON.
             wrapper: Any = parse_arguments(output, was_cut=True) if isinstance(output, str) else output
             match wrapper:
                 case {"output": content} | {"content": content, "success": _}:

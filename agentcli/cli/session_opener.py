@@ -132,6 +132,7 @@ class ConfiguredOpener:
         return self._config
 
     def describe(self, topic: Topic) -> str:
+        """Return the text that `/config`, `/hooks` or `/doctor` shows."""
         config = self.read_config()
         if topic == "config":
             from agentcli.safety.secrets.masking import mask

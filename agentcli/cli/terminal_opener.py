@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 
 def open_live(console: Console, config: Config, options: argparse.Namespace, prompt: str | None) -> TerminalApp:
+    """Connect the live screen that is already shown to a new opener, and start the session that the flags ask for."""
     state, is_stored = config.paths.state, not options.no_session
     takes_old_draft = prompt is None and session_choice(options).how == "new"  # what an earlier start left unsent
     drafts = drafts_of(state / "drafts", config.cwd, takes_old_draft=takes_old_draft) if is_stored else None
@@ -106,7 +107,7 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
             options=session_options(self._options),
             is_interactive=True,
             resumes_answers=True,
-            owns_store=False,
+            owns_store=False,  # it outlives the builder: `reload` makes another one for the same store
             on_notice=self.notify,
         )
 

@@ -238,6 +238,7 @@ _SCORE = re.compile(r"(?:0|1|0?\.\d+|[01]\.\d*)")  # the last line of a check
 
 
 def measure_work(entries: Sequence[Entry], ends: Sequence[Done | TurnFailed], cwd: str) -> Work:
+    """Count what the agent did in an attempt, for the stored outcome; `ends` are the ends of its turns."""
     results = [entry.body for entry in entries if isinstance(entry.body, Result)]
     replies = [entry.body for entry in entries if isinstance(entry.body, Assistant)]
     record = ActivityRecord(entries, cwd)  # a check run before the agent's last change is stale

@@ -138,7 +138,7 @@ NOTHING_TO_TRUST = "This project has no settings of its own (.agentcli/config.to
 
 
 def review_project(config: Config, on_notice: Callable[[str], None]) -> ProjectReview | None:
-    """Return a review of the project's own files; None if there are none. Raises `ConfigError`."""
+    """Return what the person approves by trusting the project's files; None without any. Raises `ConfigError`."""
     if notice := claude_settings_notice(config.cwd):
         on_notice(notice)
     if not (files := project_trust.project_files(config.cwd)):
@@ -166,6 +166,7 @@ def review_project(config: Config, on_notice: Callable[[str], None]) -> ProjectR
         texts.append(f"{describe_server(server)}{note}")
     texts += _describe_additions(config, trusted, files, hooks, [server.name for server in project_servers])
     names = ", ".join([*map(str, files), *sorted(path for path, digest in program_digests.items() if digest)])
+    # `exposed` makes hidden characters visible: nothing in the files may look different from what it is.
     text = exposed("\n".join((*texts, f"The project's files: {names}")))
     return ProjectReview(text, names, file_digests | program_digests)
 

@@ -53,7 +53,7 @@ async def _tour(repository: Path, model: str) -> int:
     output = LinearOutput(sys.stdout, Theme(palette_for("auto", os.environ)) if is_terminal else None)
     if is_terminal:
         output.columns = shutil.get_terminal_size().columns
-    view = TurnView(output, unfold_key="")
+    view = TurnView(output, unfold_key="")  # no key shows cut text in full, because the tour takes no input
     script = files("agentcli.cli.subcommands").joinpath("demo_sample", "script.jsonl")
     kind = model or "scripted (SCRIPTED: its answers were written in advance; tools, files and tests are real)"
     view.print_line(f"agentcli demo — model: {kind}", "bold")
@@ -61,10 +61,12 @@ async def _tour(repository: Path, model: str) -> int:
     settings = {"permissions": {"allow": ["file_edit"]}}
     async with Agent(model or f"scripted/{script}", cwd=repository, options=AgentOptions(settings=settings)) as agent:
         session = await agent.session()
-        small = session.runtime.models.info(session.snapshot().model).small
+        # A small model seldom reads files by itself, so it also gets those that are named without an @.
+        is_small = session.runtime.models.info(session.snapshot().model).small
         for prompt in _PROMPTS:
             view.print_prompt(prompt)
-            async for event in agent.stream(with_attachments(prompt, session.snapshot().workspace, bare_names=small)):
+            content = with_attachments(prompt, session.snapshot().workspace, bare_names=is_small)
+            async for event in agent.stream(content):
                 view.show(event)
                 if isinstance(event, TurnFailed):
                     raise UserError("The tour stopped early.")

@@ -30,6 +30,8 @@ _MAX_PROMPT_CHARS = 30
 
 
 def make_command(direction: Direction, help: str) -> typer.Typer:
+    """Return the subcommand `agentcli undo` or `agentcli redo`, which does what `/undo` and `/redo` do in a session."""
+
     def command(
         session: Annotated[str, typer.Option(help="Its id or name (this directory's newest).")] = "",
         only_list: Annotated[bool, typer.Option("--list", help="Only list the files.")] = False,
@@ -41,6 +43,7 @@ def make_command(direction: Direction, help: str) -> typer.Typer:
             raise UsageError(f"Cannot ask here. Add --yes to {direction} the changes, or --list to list them.")
         config = configuration()
         argument = "list" if only_list else "yes" if yes else ""  # as typed after `/undo` in a session
+        # A killed session may have applied only a part of a dry run's changes: complete them before any are undone.
         if notice := finish_interrupted(config.paths.state / "tries"):
             warn(notice)
         id, result = in_store(
@@ -54,7 +57,8 @@ def make_command(direction: Direction, help: str) -> typer.Typer:
         turn, is_done = result.turn and result.turn.number, result.is_wanted and result.is_complete
         print_answer({"session_id": id, "turn": turn, "files": files, "done": is_done}, result.text, as_json=json)
         has_nothing_to_list = only_list and result.turn is None
-        raise typer.Exit(int(not (result.is_complete or has_nothing_to_list)))
+        has_succeeded = result.is_complete or has_nothing_to_list
+        raise typer.Exit(0 if has_succeeded else 1)
 
     command.__doc__ = help
     return single_command(command)
@@ -104,7 +108,7 @@ async def _find_session(store: SqliteSessions, config: Config, direction: Direct
         is_interrupted = direction == "undo" and has_interrupted_calls(config, info.id)
         if is_interrupted or (turn is not None and turn.is_untried):
             return info.id
-        if turn is not None:
+        if turn is not None:  # it was tried, and conflicts kept some of its changes
             with_conflicts = with_conflicts or info.id
     return with_conflicts or (sessions[0].id if sessions else "")
 
