@@ -108,15 +108,15 @@ def may_show(segment: Segment, secrets: Sequence[Path]) -> bool:
     leads to a secret file.
     """
     program, *arguments = segment.words or ("",)
-    is_git = program == "git"
-    git_words = [field.text for field in read_git_call([Field(word) for word in arguments]).words] if is_git else []
+    git_call = read_git_call([Field(word) for word in arguments] if program == "git" else [])
+    git_words = [field.text for field in git_call.words]
     if program in listed_names("shows", "names_only") or _git_shows_names_only(git_words):
         return False
     if not segment.effects.reads:  # a filter only reads its input
         # This may take the value of an option for an option, which only leads to a question too many.
         greps_folders = program.endswith("grep") and any(re.match(r"-[^-]*[rRd]|--[rd]", word) for word in arguments)
         return program not in listed_names("shows", "its_input") or greps_folders
-    if is_git and git_words[:1] not in (["blame"], ["annotate"]):  # these two show one file
+    if program == "git" and git_words[:1] not in (["blame"], ["annotate"]):  # these two show one file
         paths = git_words[git_words.index("--") + 1 :] if "--" in git_words else []
         if not paths or any(path.startswith(":") for path in paths):
             return True  # its operands may be revisions, or patterns that match any file

@@ -107,8 +107,10 @@ def split_files(text: str) -> list[str]:
     lines, starts = lines_of(text), [0]
     old = new = 0  # lines of the hunk that are still to come
     for number, line in enumerate(lines):
-        if old > 0 or new > 0:  # "\n": an empty context line, whose blank some programs cut off
-            old, new = old - line.startswith(("-", " ", "\n")), new - line.startswith(("+", " ", "\n"))
+        if old > 0 or new > 0:
+            is_context = line.startswith((" ", "\n"))  # some programs cut off the blank of an empty line
+            old -= is_context or line.startswith("-")
+            new -= is_context or line.startswith("+")
         elif header := _HEADER.match(line):
             old, new = int(header[2] or 1), int(header[4] or 1)
         elif line.startswith("--- ") and "".join(lines[number + 1 : number + 2]).startswith("+++ "):

@@ -260,7 +260,7 @@ def _scaled_margin(known: dict[str, str]) -> _Rule | None:
         return None
     (char,), (file_char,) = chars, file_chars
     widths = sorted((len(margin), len(in_file)) for margin, in_file in known.items())
-    narrowest, file_narrowest = widths[0] if len(widths) > 1 else (0, 0)  # assumes that no margin is none in both
+    narrowest, file_narrowest = widths[0] if len(widths) > 1 else (0, 0)  # one pair alone is measured from no margin
     step, file_step = widths[-1][0] - narrowest, widths[-1][1] - file_narrowest
     if file_step <= 0:  # what is deeper in `old_string` is not deeper in the file
         return None

@@ -299,8 +299,8 @@ class Tavily(msgspec.Struct, frozen=True):
             raise _search_failure(error) from error
         finally:
             await client.aclose()
-        rows = ((str(row.get(key) or "") for key in ("title", "url", "content")) for row in answer.results)
-        return [SearchResult(*row) for row in rows]
+        keys = ("title", "url", "content")  # in the order of the fields of `SearchResult`
+        return [SearchResult(*(str(row.get(key) or "") for key in keys)) for row in answer.results]
 
 
 def _search_failure(error: ProviderError) -> ToolError:
