@@ -50,8 +50,8 @@ def list_skills(json: AsJson = False) -> None:
     catalog, settings = _all_skills(config), config.settings.skills
     usable_skills = _all_skills(config, with_untrusted=False)
     usable = {skill.folder for skill in usable_skills if settings.enabled and skill.name not in settings.off}
-    rows = [_row(skill, catalog, is_active=skill.folder in usable) for skill in catalog]
-    rows += [_row(skill, catalog, is_active=False) for skill in catalog.shadowed]
+    rows = [_row(skill, catalog, is_usable=skill.folder in usable) for skill in catalog]
+    rows += [_row(skill, catalog, is_usable=False) for skill in catalog.shadowed]
     for folder, why in catalog.problems.items():
         row = {"name": Path(folder).name, "description": "", "path": f"{folder}/{FILE}", "source": ""}
         rows.append(row | {"active": False, "warnings": [f"skipped: {why}"]})
@@ -74,7 +74,7 @@ def show(name: Annotated[str, typer.Argument(help="The name of a skill.")], json
         keys, body = split_frontmatter(read_small_file(skill.file))
     except (OSError, ValueError) as error:
         raise UsageError(f"Could not read {skill.file}: {error}.") from error
-    row = _row(skill, catalog, is_active=True)
+    row = _row(skill, catalog, is_usable=True)
     if json:
         print_json(row | {"keys": msgspec.to_builtins(keys, str_keys=True, enc_hook=str), "instructions": body.strip()})
         return
@@ -134,12 +134,12 @@ def _all_skills(config: Config, *, with_untrusted: bool = True) -> Catalog:
     return skills_in(skill_folders(config, with_untrusted=with_untrusted, plugins=plugins), config)
 
 
-def _row(skill: Skill, catalog: Catalog, *, is_active: bool) -> dict[str, Any]:
+def _row(skill: Skill, catalog: Catalog, *, is_usable: bool) -> dict[str, Any]:
     first, warnings = catalog.by_name.get(skill.name), list(skill.warnings)
     if first is not None and first.folder != skill.folder:
         warnings.append(f"{first.folder} has the same name; to use this one: /{skill.source}:{skill.name}")
     row = {"name": skill.name, "description": skill.description, "path": str(skill.file), "source": skill.source}
-    return row | {"active": is_active, "warnings": warnings}
+    return row | {"active": is_usable, "warnings": warnings}
 
 
 def _check(folder: Path) -> tuple[list[str], list[str]]:
@@ -238,7 +238,7 @@ def try_hooks(
     else:
         _check_fields(fields)
     runs, answer = list[HookRan](), EventAnswer()
-    if hooks := _hooks(configuration()).for_session("test", lambda: "default"):
+    if hooks := _hooks(configuration()).for_session("test", mode=lambda: "default"):
         hooks.context.publish = lambda event: runs.append(event) if isinstance(event, HookRan) else None
         answer = asyncio.run(hooks.fire(event, **fields))  # type: ignore[arg-type]
     lines = []

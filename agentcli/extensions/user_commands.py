@@ -133,7 +133,10 @@ def add_user_commands(
 
 
 def _read_command(file: Path, name: str, fill: Callable[[str], str]) -> SlashCommand:
-    """Return the command in a file, after `fill`. Raises `OSError`, `ValueError` or `UsageError`."""
+    """Return the command in a file, in whose text `fill` expands a plugin's variables.
+
+    Raises `OSError`, `ValueError` or `UsageError`.
+    """
     if not all(_NAME.fullmatch(part) for part in name.split(":")):
         raise ValueError("its name contains characters that commands cannot have")
     keys, body = split_frontmatter(fill(read_small_file(file).decode()).encode())

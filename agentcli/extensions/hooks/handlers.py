@@ -134,11 +134,11 @@ async def ask_model(session: Session, question: str, model: str) -> str:
 
 
 async def ask_agent(session: Session, question: str, model: str) -> str:
-    """Let a subagent that can only read answer a question. Raises `AgentcliError`."""
+    """Let a subagent that can only read answer the question of an `agent` hook. Raises `AgentcliError`."""
     from agentcli.extensions.subagents.running import Subagents
 
     def store(body: Body) -> asyncio.Task[None]:
-        if isinstance(body, Paid):  # no turn counts what this subagent costs, because it belongs to none
+        if isinstance(body, Paid):  # only a turn adds what its subagents cost, and this one belongs to none
             session.state.meter.add_request(body.model, body.usage, body.cost_usd)
         return session.append(body)
 
@@ -149,6 +149,7 @@ async def ask_agent(session: Session, question: str, model: str) -> str:
     agents.id_prefix = hook_runs.HOOK_AGENT  # by which `fire` recognizes it, and starts no such agent for its events
     tools = tuple(name for name in _READING_TOOLS if name in calls.tools)
     arguments = CreateSubagent(task=task, agent="explore", tools=tools, model=model or None, max_turns=50)
+    # The model has called no tool, but a subagent needs a call to belong to, so one is made up, with a turn of its own.
     turn = TurnCalls(session=calls, state=state, emit=session.publish, store=store, budgets=state.budgets)
     call = Call(ToolUse("hook", "create_subagent", msgspec.to_builtins(arguments)), turn)
     return str((await agents.answer(call, arguments)).content)

@@ -51,7 +51,8 @@ class ServerConnection:
         self._spec = spec
         self._server = server
         self._client: Client | None = None
-        self._pending_asks: list[Ask | None] = []  # one for each running call, the oldest first
+        # One for each running call, the oldest first: a question of the server reaches the person through one of them.
+        self._asks_of_calls: list[Ask | None] = []
         self._closing = asyncio.Event()  # set by `close`, and when the transport has ended
         self._task: asyncio.Task[None] | None = None
 
@@ -125,7 +126,7 @@ class ServerConnection:
 
     async def _elicit(self, context: ClientRequestContext, params: types.ElicitRequestParams) -> types.ElicitResult:
         """Ask the person through the newest call that can: in the older era a question does not name its call."""
-        asks = [ask for ask in self._pending_asks if ask is not None]
+        asks = [ask for ask in self._asks_of_calls if ask is not None]
         return await messages.elicit(params, asks[-1] if asks else None)
 
     async def list_tools(self) -> Sequence[mcp_tools.RemoteTool]:
@@ -161,11 +162,11 @@ class ServerConnection:
             share = f"{progress:g}/{total:g}" if total else f"{progress:g}"
             emit_line(f"{share} {message}" if message else share)
 
-        self._pending_asks.append(ask)
+        self._asks_of_calls.append(ask)
         try:
             result = await self._translate_errors(client.call_tool(name, input, progress_callback=report))
         finally:
-            self._pending_asks.remove(ask)
+            self._asks_of_calls.remove(ask)
         return mcp_tools.RemoteResult(messages.parts_of(result.content), result.structured_content, result.is_error)
 
     async def close(self) -> None:
@@ -267,7 +268,10 @@ async def connect(
     *,
     auth: httpx2.Auth | None = None,
 ) -> ServerConnection:
-    """Connect to `target`, whose variables are already replaced. Raises `ToolError` and `NeedsLogin`."""
+    """Connect to the program or address of `spec`, which in `target` has its variables replaced.
+
+    The server may ask for the folder `root`. Raises `ToolError` and `NeedsLogin`.
+    """
     client = ServerConnection(spec, server)
     if isinstance(target, ServerProgram):
         transport = stdio_transport(target, on_end=client.on_transport_end)

@@ -70,7 +70,7 @@ class Server:
         approvals: ServerApprovals | None,  # None for a caller's own client
         *,
         on_notice: Callable[[str], None],
-        on_approval: Callable[[], None],
+        on_approval: Callable[[], None],  # called after each approval, so that sessions get the tools and prompts
     ) -> None:
         self.spec, self.name = spec, spec.name
         self.prefix = mcp_tools.tool_name(spec.name, "")  # the beginning of its tools' names
@@ -156,7 +156,10 @@ class Server:
     # The server's offer and its approval
 
     async def _fetch_offer(self, client: mcp_tools.MCPClient) -> None:
-        """Get the server's current offer, and approve it if the person need not be asked."""
+        """Get the server's current offer, and approve it unless it is a changed one of a project's server.
+
+        A project's server is first started when the person has trusted the project, which approves its first offer.
+        """
         if isinstance(client, mcp_tools.OffersPrompts):
             offer = await client.offer()
         else:

@@ -222,7 +222,7 @@ def _write_entry(config: Config, scope: str, name: str, entry: dict[str, Any] | 
 
 
 def _address(config: Config, spec: ServerSpec, *, with_oauth: bool = False) -> HttpSpec:
-    """Return the address of a server, with its variables replaced. Raises `UsageError` for a program."""
+    """Return a server's address, with its variables replaced. Raises `UsageError` if the server is a local program."""
     if isinstance(spec.transport, StdioSpec):
         raise UsageError(f"{spec.name} runs on this machine and has no login. Set what it needs in its env.")
     return Connector(config).expand_address(spec, spec.transport, with_oauth=with_oauth)

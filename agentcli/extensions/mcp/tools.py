@@ -271,7 +271,10 @@ def _tokens(specs: Sequence[ToolSpec]) -> float:
 
 
 def provider_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a schema that all providers accept: a valid one without unions at its top. It may allow more values."""
+    """Return the schema of a tool's arguments in a form that all providers accept. It may allow more values.
+
+    At its top it has only properties: those of the unions' branches and of references are merged into it.
+    """
     top = dict(schema)
     if isinstance(target := _resolve(top.get("$ref"), schema), Mapping):
         top = {**target, **{key: value for key, value in top.items() if key != "$ref"}}
@@ -281,8 +284,9 @@ def provider_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     for branch in branches:
         if isinstance(target := _resolve(branch.get("$ref"), schema), Mapping):
             branch = _normalize(target, schema, depth=1)
-        properties = branch.get("properties", {}) | properties  # if two share a name, the first one wins
-    for key in ("$ref", "enum", "const"):
+        for name, property in branch.get("properties", {}).items():
+            properties.setdefault(name, property)  # if two share a name, the first one wins
+    for key in ("$ref", "enum", "const"):  # like unions, no provider takes these at the top level
         normal.pop(key, None)
     return {**normal, "type": "object", "properties": properties}
 
@@ -324,7 +328,7 @@ def _normalize_keyword(key: str, value: Any, root: Mapping[str, Any], depth: int
     is_valid = (
         (key in _TEXTS and isinstance(value, str))
         or (key in _NUMBERS and isinstance(value, int | float) and not isinstance(value, bool))
-        or (key in _SIZES and type(value) is int and value > 0)
+        or (key in _SIZES and type(value) is int and value > 0)  # a minimum of 0 says nothing
         or (key == "additionalProperties" and isinstance(value, bool))
     )
     return value if is_valid else None

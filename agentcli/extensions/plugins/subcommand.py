@@ -193,13 +193,16 @@ def describe_plugin(plugin: Plugin, config: Config) -> Iterator[str]:
     for server in server_specs(config, notices.append, is_strict=True, plugins=[plugin]):
         yield f"  {describe_server(server)}"
     for file in (*plugin.commands.values(), *(skill.file for skill in _skills(plugin, str))):
-        yield from (f"  {file.relative_to(plugin.root)} {grant}" for grant in _grants(file))
+        yield from (f"  {file.relative_to(plugin.root)} {line}" for line in _describe_rights(file))
     yield from (f"  not used: {text}" for text in (*plugin.unused, *notices))
     yield f"  all its files: {plugin.root}"
 
 
-def _grants(file: Path) -> Iterator[str]:
-    """Yield lines on the commands that a command or skill runs, or lets the model run, without asking."""
+def _describe_rights(file: Path) -> Iterator[str]:
+    """Yield lines on the rights that a custom command or skill gets when the person trusts its plugin.
+
+    They are the tool calls that it allows the model without a question, and the shell commands that it runs itself.
+    """
     try:
         keys, body = split_frontmatter(read_small_file(file))
     except (OSError, ValueError):

@@ -76,7 +76,7 @@ class SkillRegistry:
     def is_active(self, name: str) -> bool:
         return any(active.skill.name == name for active in self.active)
 
-    def check(self, name: str, *, by: By = "person") -> Skill:
+    def find_activatable(self, name: str, *, by: By = "person") -> Skill:
         """Return the skill if it may be activated now. Raises `UsageError` with the reason if it may not."""
         skill = self.get(name)
         chain = " → ".join((*(activation.skill.name for activation in self.active), skill.name))
@@ -104,7 +104,7 @@ class SkillRegistry:
 
         Raises `UsageError` if the skill may not be activated or cannot be read; then nothing has changed.
         """
-        skill = self.check(name, by=by)
+        skill = self.find_activatable(name, by=by)
         text = _read_instructions(skill) if instructions is None else instructions
         if not text.strip():
             raise UsageError(f"Could not use the skill {skill.name}: it has no instructions.")
@@ -173,13 +173,13 @@ class SessionSkills(Struct, kw_only=True):
     find_model: Callable[[str, str], str]
     parent_skills: SkillsInUse | None = None
     _grants: dict[str, list[Rule]] = field(default_factory=dict)  # by activation id; until the next prompt
-    _activated_for_next: set[str] = field(default_factory=set)  # ids; their grants are for the next prompt
+    _activated_before_prompt: set[str] = field(default_factory=set)  # ids; their grants apply during the next turn
     # By the field of the session's model that they set; the last one applies.
     _overrides: dict[str, list[_Override]] = field(default_factory=lambda: {"name": [], "effort": []})
 
     async def activate(self, name: str, *, request: str = "", by: By = "person") -> Activation:
         """Activate a skill; the model reads its instructions with the next request. Raises `UserError`."""
-        skill = self.registry.check(name, by=by)
+        skill = self.registry.find_activatable(name, by=by)
         text = await self._expand_instructions(skill, request)
         activation = self.registry.activate(name, request=request, by=by, instructions=text)
         entry, note = SkillActivated(activation.id, skill, by), reminder(activation.instructions)
@@ -188,7 +188,7 @@ class SessionSkills(Struct, kw_only=True):
                 self.session.append(entry)
                 self.session.state.notes.append(note)  # goes with the next request of the running turn
             else:
-                self._activated_for_next.add(activation.id)
+                self._activated_before_prompt.add(activation.id)
                 self.session.append(entry, note)  # logged now: no turn is running to send the note
         except BaseException:  # the log could not be written
             self.registry.active.remove(activation)
@@ -246,9 +246,9 @@ class SessionSkills(Struct, kw_only=True):
 
     def begin_turn(self, conversation: Conversation, *, is_resumed: bool = False) -> None:
         """End the grants for the last prompt, and make the active skills those of the log, as after a rewind."""
-        for id in self._grants.keys() - self._activated_for_next:
+        for id in self._grants.keys() - self._activated_before_prompt:
             self._revoke_grants(id)
-        self._activated_for_next.clear()
+        self._activated_before_prompt.clear()
         logged = {entry.id: entry for entry in active_skills(conversation.path)}
         for activation in tuple(self.registry.active):
             if activation.id not in logged:
@@ -262,7 +262,7 @@ class SessionSkills(Struct, kw_only=True):
                 self._reactivate(entry, conversation)
 
     def _reactivate(self, entry: SkillActivated, conversation: Conversation) -> None:
-        """Activate a skill of the log again; if the model no longer sees its instructions, it gets them again."""
+        """Activate a skill of the log again, as after a resume; the model gets instructions that it no longer sees."""
         skill = Skill(**structs.asdict(entry.skill))
         activation = Activation(entry.id, skill, entry.by)
         if skill_reminder(entry, conversation.path) is None:  # the instructions are no longer in the conversation

@@ -311,7 +311,7 @@ class ChildSessions(Struct, frozen=True, kw_only=True):
         model = ModelChoice(name=self._model_name(run, parent.model.name), effort=parent.model.effort)
         budgets = call.turn.budgets.within(account)
         state = restore_state(AgentState(model=model, mode=parent.mode, rules=parent.rules, budgets=budgets), entries)
-        state.meter = _ChargingMeter(call.turn)
+        state.meter = _ChargingMeter(call.turn)  # the parent's turn pays
         if not entries:
             state.notes.extend(self.context.notes(workspace, self.models.info(state.model.name)))
         state.add_mode_note()
@@ -323,7 +323,7 @@ class ChildSessions(Struct, frozen=True, kw_only=True):
             tools=tools,
             agent_id=run.id,
             parent_call=call,
-            delegates=Delegates(client=delegates.client, events=delegates.events),
+            delegates=Delegates(client=delegates.client, events=delegates.events),  # without subagents of its own
             recording=runtime.calls.recording,
         )
         settings = self.agents.plugins.config.settings.agents
@@ -335,8 +335,9 @@ class ChildSessions(Struct, frozen=True, kw_only=True):
             calls=calls,
             log=log,
             steps=usual_steps(nested=instructions),
+            # A broken-off answer is continued once, because no person is asked.
             limits=TurnLimits(max_turns=max_turns, max_tokens=runtime.limits.max_tokens, max_breaks=1),
-            context=replace(runtime.context, policy=watch, watch=watch),
+            context=replace(runtime.context, policy=watch, watch=watch),  # compacts this conversation, not the parent's
             collect=lambda session_id, entry: None,  # only the parent's own entries are collected
         )
         session = Session(state, child_runtime)
