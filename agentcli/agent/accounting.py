@@ -63,6 +63,7 @@ class OverBudget(UserError):
     def __init__(self, account: Account, kind: Kind, cause: str) -> None:
         limit, spent = account.limits[kind], account.spent().get(kind, 0.0)
         self._account, self._kind = account, kind
+        # Raised by the amount of the first limit. The spending may already be far above the limit.
         self._next_limit = max(limit, spent) + account.first_limits[kind]
         self.setting = f"budgets.{account.scope}_{kind}"
         self.id = f"{self.setting}={limit:g}"  # with the limit, so that the next raise is another question
@@ -126,7 +127,7 @@ class Budgets:
             yield
 
     def reserve(self, prompt_tokens: Callable[[], int], max_tokens: int, info: ModelInfo) -> Reservation:
-        """Hold a request's maximum, for a reply as long as the budgets allow. Raises `OverBudget`, `StorageError`."""
+        """Reserve a request's maximum, with a reply as long as budgets allow. Raises `OverBudget`, `StorageError`."""
         if not self.is_limited:  # then it does not matter how long the prompt is, and counting it takes time
             return Reservation([(account, account.hold({})) for account in self.accounts], max_tokens, math.inf)
         prompt = prompt_tokens()
@@ -138,7 +139,7 @@ class Budgets:
         min_tokens, seconds = min(MIN_REPLY_TOKENS, max_tokens), math.inf
         with self._locked():
             for account, kind, limit, spent in self.limits():
-                left_for_reply = limit - spent - max_amounts(0).get(kind, 0.0)
+                left_for_reply = limit - spent - max_amounts(reply=0).get(kind, 0.0)
                 match kind:
                     case "seconds":
                         seconds = min(seconds, left_for_reply)

@@ -215,8 +215,11 @@ class Checkpoints(Protocol):
     async def changes_in_progress(self) -> Sequence[FilesChanged]:
         """Return the changes of running calls, such as background jobs, apart from those already returned."""
 
-    async def interrupted(self, reported: Mapping[str, float]) -> Sequence[FilesChanged]:
-        """Return the changes of killed calls. `reported` has the Unix times of the calls in the log, by id."""
+    async def interrupted(self, logged: Mapping[str, float]) -> Sequence[FilesChanged]:
+        """Return the changes by calls that ran when the program was killed, apart from changes that the log has.
+
+        `logged` has the Unix times of the log's `FilesChanged` entries, by call id: models may use an id again later.
+        """
 
     def content(self, id: str) -> bytes:
         """Return a recorded file's content, by the id in its `FileState`. Blocks. Raises `OSError` if it is gone."""
@@ -325,7 +328,10 @@ class TurnHooks(Protocol):
     """Called during a turn, one after the other. The turn waits for each call."""
 
     async def on_turn_end(self, turn: int, usage: Usage, model: str, provider: str) -> bool:
-        """Called after each reply, before its calls; False ends the turn. An exception makes the turn fail."""
+        """Called after each reply, before its calls; False ends the run. An exception makes it fail.
+
+        Hooks call a round a turn, as other agents do: `turn` counts the requests since the prompt, from 1.
+        """
         return True
 
     async def on_message(self, entry: Entry) -> None:

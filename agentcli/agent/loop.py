@@ -186,7 +186,8 @@ def resume_turn(state: AgentState, runtime: Runtime, emit: Emit, *, if_unanswere
 
 
 def _new_turn(state: AgentState, runtime: Runtime, emit: Emit) -> Turn:
-    state.remember_mode()
+    """Return a turn with budgets and steps of its own, whose calls store their entries in the log."""
+    state.remember_mode()  # a mode that a turn runs in is one to return to after plan mode
     budgets = state.budgets.within(Account("turn", runtime.limits.budgets))
     turn = Turn(
         state=state,

@@ -48,7 +48,7 @@ class ContextUse(msgspec.Struct, frozen=True):
 
 
 def _parts_by_source(body: Body) -> Iterator[tuple[str, str | Block]]:
-    """Yield the texts of an entry by source, and its images and documents."""
+    """Yield the parts of an entry, each with its source, for an overview: texts, images and documents."""
     match body:
         case User(content, is_reminder):
             for block in content:

@@ -166,12 +166,13 @@ class Session:
                     self._track_storing(asyncio.create_task(continue_with(self, op)))
 
     def _handle_message(self, op: ops.Prompt | ops.Steer) -> None:
+        """Begin a turn with a message; while one runs, queue a prompt for its end, or let the next request have it."""
         if (web := self.runtime.calls.workspace.resources.web) is not None:
             web.note_typed(typed_text(op.blocks))  # addresses that the person typed may be fetched without a question
         queue = self.state.conversation.queue
-        messages, model = queue.steering, ""
+        waiting, model = queue.steering, ""
         if isinstance(op, ops.Prompt):
-            messages, model = queue.follow_ups, op.model
+            waiting, model = queue.follow_ups, op.model
             try:
                 self.offer_tools(op.tools)
             except UserError as error:
@@ -180,7 +181,7 @@ class Session:
         if not self.is_busy:
             self._begin_turn([op.blocks], model=model)
             return
-        messages.append(op.blocks)
+        waiting.append(op.blocks)
         self._store_queue()
         if model:
             self.publish(Notice(f"The message is queued. {model} is used only for messages that are answered at once."))
@@ -191,9 +192,10 @@ class Session:
             self.next_tools = with_client_tools(self.next_tools or self.runtime.calls.tools, tools)
 
     def _set_mode(self, mode: str, *, is_step: bool = False) -> None:
+        """Switch the permission mode; with `is_step`, as one step of the person who is cycling through the modes."""
         state, agents = self.state, self.runtime.calls.delegates.subagents
         before, state.mode = state.mode, parse_mode(mode)
-        if not is_step:  # while the person cycles through the modes, plan mode still returns to the earlier one
+        if not is_step:  # a mode that was only a step is not one to return to after plan mode
             state.remember_mode()
         if before == state.mode:
             return
@@ -201,7 +203,7 @@ class Session:
         self.publish(ModeChanged(state.mode))
         if agents is not None:
             agents.submit(ops.SetMode(mode))
-        self.loop.call_later(SETTLE_S, self._questions.settle)
+        self.loop.call_later(SETTLE_S, self._questions.settle)  # the new mode may answer open questions
 
     def _store_queue(self) -> None:
         self.append(self.state.conversation.queue.entry())
@@ -225,6 +227,7 @@ class Session:
         task.add_done_callback(end)
 
     async def _run_own_command(self, op: ops.RunCommand | ops.CommandRan) -> None:
+        """Run the person's command, unless the terminal has run it already, and store it with its output."""
         calls = self.runtime.calls
         if isinstance(op, ops.RunCommand):
             from agentcli.agent.calls.run import run_own_command

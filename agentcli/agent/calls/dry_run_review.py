@@ -55,7 +55,7 @@ async def ask_about_obstacle(call: Call, permitted: PermittedCall, obstacle: Obs
     if turn.state.mode == "bypassPermissions":
         return not opens  # only a person may open a host or a path
     if turn.session.ask is None or turn.state.mode in ("plan", "dontAsk"):
-        if not (opens or report.dry_run.too_much):  # the output says what else it lacked
+        if not (opens or report.dry_run.too_much):  # the output shows a missing host or file, or what was too much
             call.report.remarks.append(f"[The dry run {obstacle.why}.]")
         return False
     facts, why, then = permitted.policy.facts, f"the dry run {obstacle.why}", obstacle.then
@@ -240,7 +240,7 @@ def _decision_of_mode(mode: Mode, changes: Sequence[ChangeSummary], ask_rule: Ru
     if ask_rule is not None and mode != "bypassPermissions":
         return None
     losses = {change.permanent_loss for change in changes}
-    # The values of `ChangeSummary.permanent_loss` that each mode applies without a question. "tree" always needs one.
+    # The losses (see `ChangeSummary`) that each mode accepts. A change that loses a "tree" always needs a question.
     may_lose = {"acceptEdits": {""}, "auto": {"", "work"}, "bypassPermissions": {"", "work"}}.get(mode, set())
     is_allowed = losses <= may_lose and not any(change.is_auto_executed for change in changes)
     return PolicyDecision(outcome="allow", reason="") if is_allowed else None
@@ -295,7 +295,7 @@ def _question(
         hunks=tuple(hunk for parts in hunks for hunk in parts),
         changes=summaries,
         output=last_lines(result.output, mask),
-        has_failed=has_failed or lacks_hosts(permitted),
+        has_failed=has_failed or lacks_hosts(permitted),  # the changes may be incomplete
     )
 
 

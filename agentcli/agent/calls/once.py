@@ -98,9 +98,9 @@ async def call_directly(
             await run_call(call)
     except Exception as error:
         is_timeout = isinstance(error, TimeoutError) and limit.expired()
-        if not is_timeout:  # the report on a timeout has a result that says so
-            if not call.report.is_running:
-                raise
+        if not is_timeout and not call.report.is_running:
+            raise
+        if not is_timeout:  # the tool may have changed something; after a timeout, the report has a result
             return DirectCall(error, can_repeat=False)
     return DirectCall(call.report.finished, _can_repeat(call, call.report.finished))
 
@@ -142,6 +142,7 @@ async def store_results(session: Session, results: Sequence[ClientResult], tools
     turn = TurnCalls(session=calls, state=session.state, emit=session.publish)
     received = [Call(use, turn) for use in pending_uses(conversation, results)]
     session.offer_tools(tools)
+    # After a restart of the program, the session has lost the client's tools, but the log has them.
     handed_over = [body for entry in conversation.path if isinstance(body := entry.body, CallsHandedOver)]
     known = session.next_tools or calls.tools
     session.offer_tools([spec for spec in handed_over[-1].tools if spec.name not in known])

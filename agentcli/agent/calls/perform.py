@@ -188,16 +188,18 @@ async def _apply_later(call: Call, permitted: PermittedCall, later: Callable[[],
 
 def _find_doubt(permitted: PermittedCall, report: DryRunReport) -> Obstacle | None:
     """Return an obstacle if a dry run that the person requested may not show the command's real effects. Blocks."""
-    result, findings = report.result, []
+    result, problems = report.result, []
     if too_much := report.dry_run.too_much:
-        findings.append(f"was ended: {too_much}")
+        problems.append(f"was ended: {too_much}")
     if result.timed_out or result.exit_code:
-        findings.append("timed out" if result.timed_out else f"failed (exit {result.exit_code})")
+        problems.append("timed out" if result.timed_out else f"failed (exit {result.exit_code})")
     if not (report.dry_run.changes or too_much):
-        findings.append("changed nothing")
-    if not findings and not dry_run_review.lacks_hosts(permitted):
+        problems.append("changed nothing")
+    # Even a dry run without problems may differ from the real run, if the command needs hosts that were not opened.
+    if not problems and not dry_run_review.lacks_hosts(permitted):
         return None
-    return Obstacle(why=", ".join((*findings, permitted.network_phrase)), then="run it for real")
+    why = ", ".join((*problems, permitted.network_phrase))  # such as "failed (exit 1), had no network"
+    return Obstacle(why=why, then="run it for real")
 
 
 def _quotes_error(number: int, output: str) -> bool:
@@ -227,9 +229,9 @@ def _find_obstacle(call: Call, permitted: PermittedCall, report: DryRunReport) -
     lookup, deny = permitted.policy.facts.paths, call.turn.state.rules.deny
     openable: dict[PathKind, list[Path]] = {}  # the paths that the command lacked and a yes can open, by kind
     for path in report.unread:
-        kind, hiding_runs = lookup.find_real(str(path), "read").kind, dry_run.hides(path)
-        # Of the paths that are hidden from every command ("always"), a grant opens only secret files.
-        can_open = hiding_runs == "here" or (hiding_runs == "always" and kind == "secret")
+        kind, is_hidden = lookup.find_real(str(path), "read").kind, dry_run.hides(path)
+        # A yes opens the paths that only this dry run hides. Of those that are hidden always, it opens secret files.
+        can_open = is_hidden == "here" or (is_hidden == "always" and kind == "secret")
         if can_open and not rule_about([path], deny, lookup.base, tools=READERS):
             openable.setdefault(kind, []).append(path)
     if not openable:
@@ -272,6 +274,7 @@ async def _apply(call: Call, permitted: PermittedCall, report: DryRunReport) -> 
         await turn.commit()
         call.report.is_dry_run = False
         paths = [path for name in review.approved for path in dry_run.paths_of(name)]
+        # Each lock is a file, so only the first paths are locked. That a call changes more is rare.
         async with _hold(call, paths[:MAX_LOCKED]), record_changes(call, paths) as note:
             applied = await dry_run.apply(review.approved, hunks=review.chosen_hunks, note=note)
         turn.store(CallKept(call.use.id, applied.names))
@@ -370,7 +373,7 @@ async def store_interrupted_changes(
     checkpoints: Checkpoints, entries: Iterable[Entry], append: Callable[..., Awaitable[object]]
 ) -> None:
     """Store the changes of calls whose process was killed. Raises `ToolError` and `StorageError`."""
-    call_times = {entry.body.id: entry.time for entry in entries if isinstance(entry.body, FilesChanged)}
-    if changes := await checkpoints.interrupted(call_times):
+    logged = {entry.body.id: entry.time for entry in entries if isinstance(entry.body, FilesChanged)}
+    if changes := await checkpoints.interrupted(logged):
         await append(*changes)
     await checkpoints.forget(None)  # all these calls

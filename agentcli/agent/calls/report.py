@@ -248,7 +248,7 @@ class Mask:
         return (_replace_texts(value, _masked(texts, found)) if found else value), len(found)
 
     def document_value(self, value: Any) -> tuple[Any, int]:
-        """Mask a value like `value`, and also texts that only their key marks as secrets, as in `"password": "x"`."""
+        """Mask an exported document: also texts that only their key marks as secrets, as in `"password": "x"`."""
         value, count = self.value(value)
         document = msgspec.json.encode(value).decode()
         masks = {}  # by secret

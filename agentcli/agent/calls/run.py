@@ -200,9 +200,11 @@ def _batches(turn: TurnCalls, calls: Sequence[Call]) -> Iterator[list[Call]]:
     tools = turn.session.tools
     for_client = [call for call in calls if turn.session.is_for_client(call.use)]
     own = (call for call in calls if call not in for_client)
-    for at_once, group in groupby(own, lambda call: call.use.name in tools and tools.get(call.use.name).may_overlap):
-        neighbours = list(group)
-        yield from [neighbours] if at_once else [[call] for call in neighbours]
+    for overlap, group in groupby(own, lambda call: call.use.name in tools and tools.get(call.use.name).may_overlap):
+        if overlap:
+            yield list(group)
+        else:
+            yield from ([call] for call in group)
     if for_client:
         yield for_client
 
@@ -303,11 +305,11 @@ async def run_own_command(calls: SessionCalls, command: str, emit: Emit) -> Resu
     """Run the person's command with the events of a call, and return its result, even after a cancellation."""
     call = ToolUse(f"{OWN_CALL}{os.urandom(6).hex()}", "bash", {"command": command})
     report = Report(call, emit, calls.services.mask)
-    report.is_running = True
+    report.is_running = True  # from the start, so that the result of an interrupted command has its output so far
     report.start()
     try:
         await calls.services.load_secrets()
-        with calls.history.detach_request() as detach:
+        with calls.history.detach_request() as detach:  # the person may move the command to the background
             output = await bash.run_own(command, ToolContext(calls.workspace, call.id, report.show, detach))
         await calls.services.load_secrets()
         report.finish(output)

@@ -175,7 +175,7 @@ async def undo_in(
     *,
     turn: undo.TurnChanges | None = None,
 ) -> undo.UndoResult:
-    """Call `undo`, which explains `answer`, in an open session, and include changes by jobs that still run."""
+    """Undo or redo a turn's changes in an open session, also those of running jobs. The parameters are as in `undo`."""
     _require_idle(session, "undo its changes")
     checkpoints, calls = _checkpoints_of(session), session.runtime.calls
     if changed := await checkpoints.changes_in_progress():

@@ -124,7 +124,7 @@ class Compactor(Struct, kw_only=True):
         return structs.replace(compaction, model=self.summaries.model, cost_usd=self.summaries.take_unreported_cost())
 
     def _plan(self, basis: Basis, turns: Sequence[TurnSteps], summaries: dict[int, str]) -> Compaction | str:
-        """Plan a compaction with these summaries, whose keys are the turns' numbers."""
+        """Return a compaction with these summaries, whose keys are the turns' numbers; or a text: why there is none."""
         prefix_tokens = estimate(Request(basis.prefix.system, (), basis.prefix.tools), basis.model).tokens
         # `used` is based on the provider's counts, so its ratio to our estimate corrects further estimates.
         scale = basis.used / max(1, prefix_tokens + message_tokens(basis.conversation.messages, basis.model))
@@ -232,9 +232,9 @@ class Summaries(Struct, kw_only=True, dict=True):
             log.exception("a summary could not be written")
 
     async def write(self, turns: Sequence[TurnSteps], focus: str = "", *, emit: Emit | None = None) -> None:
-        """Write the missing summaries of these turns; with `emit`, ahead of time and within the hourly budget."""
+        """Write the missing summaries of these turns. With `emit`, they are ahead of time, within an hourly budget."""
         missing = self.missing(turns, focus)
-        if emit is not None:  # others may write them; summaries that are due now do not wait for that
+        if emit is not None:  # no compaction waits for these, so none is written that another session is writing
             missing = [turn for turn in missing if self._key(turn, focus) not in _BEING_WRITTEN]
         if not missing or time.monotonic() < self._retry_at:
             return

@@ -26,44 +26,46 @@ def create_context_transform(
     max_context_tokens: int = 32_768,
     threshold_ratio: float = 0.80,
 ) -> ContextTransform:
-    """Return a function from messages to messages that compacts them once they fill `threshold_ratio` of the window.
+    """Return a function that a program applies to the messages of each request, to keep them within the window.
 
+    Once they fill `threshold_ratio` of the window, a digest replaces older ones among the messages that it returns.
     `resolve_provider` returns the model that writes summaries; without it none are written. Create one function for
     each conversation: until the window is full again, it keeps what it returned earlier, byte for byte.
     """
     settings = CompactionSettings(
         at=threshold_ratio,
         warn_at=_WRITES_FROM * threshold_ratio,
-        min_messages=0,
-        cooldown=0,
+        min_messages=0,  # compact even a short conversation,
+        cooldown=0,  # and soon after another compaction
         enable_llm_summarization=resolve_provider is not None,
         summary_usd_per_hour=inf,
     )
     model = ModelInfo("", "", window=max_context_tokens)
 
-    async def writer(may_be_small: bool) -> tuple[Provider, ModelInfo]:
+    async def choose_writer(may_be_small: bool) -> tuple[Provider, ModelInfo]:
         assert resolve_provider is not None, "summaries are switched off without a provider"
         resolved = resolve_provider()
         provider = await resolved if inspect.isawaitable(resolved) else resolved
         return provider, getattr(provider, "info", ModelInfo(provider.model, provider.name))
 
-    # A program's own loop has no costs to record, and no reminders at a session's start.
-    summaries = Summaries(settings=settings, choose_writer=writer, paid=lambda *request: None, cache=_SUMMARIES)
+    # There is no session: no log for the costs, no first reminders, no system text or tools, and nobody to notify.
+    summaries = Summaries(settings=settings, choose_writer=choose_writer, paid=lambda *request: None, cache=_SUMMARIES)
     compactor = Compactor(settings=settings, first_reminders=lambda info: (), summaries=summaries)
-    followed = _TrackedConversation()
+    prefix, emit = Prefix("", ()), lambda event: None
+    tracked = _TrackedConversation()
 
     async def transform(messages: tuple[Message, ...]) -> tuple[Message, ...]:
-        conversation = followed.with_messages(messages)
+        conversation = tracked.with_messages(messages)
         used = message_tokens(conversation.messages, model)
         if used >= settings.warn_at * max_context_tokens:
-            prefix, emit = Prefix("", ()), lambda event: None
             # Below the threshold, `compact_if_due` only begins to write summaries, and returns None.
             compaction = await compactor.compact_if_due(conversation, model, prefix, used=used, emit=emit)
-            if compaction is not None:  # the summaries that it lacks are written for the next one
+            if compaction is not None:
+                # Begin to write the summaries that this compaction lacks, for the next one.
                 compactor.write_ahead(Basis(conversation=conversation, model=model, prefix=prefix, used=used), emit)
-                followed.add(compaction)  # `conversation` belongs to `followed`, so it changes, too
-        followed.sent = conversation.valid_messages()
-        return followed.sent
+                tracked.add(compaction)  # this compacts `conversation`
+        tracked.sent = conversation.valid_messages()
+        return tracked.sent
 
     return transform
 

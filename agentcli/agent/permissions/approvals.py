@@ -37,6 +37,7 @@ class CallPolicy(Struct, frozen=True):
         state, hooks, skills = self.call.turn.state, self.hooks, self.call.turn.session.delegates.skills
         decision = decide_with_exposure(self.facts, state.mode, state.rules)
         if hooks.decision == "allow" and decision.outcome in ("ask", "dry_run"):
+            # Inside the sandbox, because only a person can let a command run outside.
             decision = structs.replace(decision, outcome="allow", reason=hooks.reason, runs_outside=False)
         if hooks.decision == "ask" and decision.outcome in ("allow", "dry_run"):
             decision = structs.replace(decision, outcome="ask", reason=hooks.reason or "a hook requires approval")
@@ -117,7 +118,7 @@ class PermittedCall(Struct, frozen=True, kw_only=True):
 async def permit(
     call: Call, tool: Tool, arguments: Any, context: ToolContext, *, hooks: HookAnswer
 ) -> PermittedCall | None:
-    """Decide about a call, and ask if required; return None if the person changed its input. Raises `ToolError`."""
+    """Return the call if it may run; None for a new decision if the person changed its input. Raises `ToolError`."""
     session = call.turn.session
     facts = find_facts(tool, arguments, session.workspace)
     only_reads = facts.command is not None and facts.command.verdict == "allow"  # so it needs no dry run
@@ -125,10 +126,10 @@ async def permit(
         facts = structs.replace(facts, dry_run="always" if session.services.dry_runs else "on_request")
     policy = CallPolicy(call, facts, hooks)
     decision = policy.decide()
-    answer = call.input_change  # the person's yes to a call with the input that they changed
+    answer = call.input_change  # the yes with which the person changed the input, if this is the second decision
     if answer is not None and decision.outcome != "deny":
-        has_hook_changed_it = hooks.input not in (None, answer.input)
-        if not (has_hook_changed_it or decision.runs_outside):  # otherwise the person is asked again
+        is_persons_input = hooks.input in (None, answer.input)  # no hook has replaced it
+        if is_persons_input and not decision.runs_outside:  # otherwise the person is asked again
             context.workspace.session_grants.exposed.update(decision.exposed_files)
             await policy.grant(answer, policy.offered_rules)
             if decision.outcome == "ask":

@@ -105,7 +105,8 @@ def command_effects(facts: CallFacts, command: CommandAnalysis) -> CallEffects:
             lines.append(f"{_effect_line('runs', programs)}: can't predict what it does")
     if not any((*grave, *plain)):  # files of the project that it reads matter only if it has no other effect
         things = (("writes", written), ("reads", shown(effects.reads)), ("runs", programs))
-        plain = next(([line] for verb, names in things if (line := _effect_line(verb, names))), [])
+        candidates = (_effect_line(verb, names) for verb, names in things)
+        plain = [next(filter(None, candidates), "")]
     grave = [*_privilege_and_git_lines(command), *grave]
     return CallEffects(tuple(filter(None, (*grave, *plain))), tuple(filter(None, grave)))
 

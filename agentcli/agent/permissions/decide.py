@@ -133,10 +133,11 @@ def _decide_command(
     # A dry run can reach no host, and no file outside the workspace except in scratch folders.
     reaches_out = bool(facts.hosts) or any(str(file.real) not in command.scratch for file in facts.blocked_files)
     # These commands of git replace its settings or remove folders, which may fail in the sandbox but not in a dry run.
+    # A deny form is the text of a simple command without wrappers and quotes.
     may_fail = any(_MAY_FAIL_IN_SANDBOX.match(form) for segment in command.segments for form in segment.deny_forms)
     is_safer_as_dry_run = may_fail and facts.dry_run == "always" and mode in ("auto", "bypassPermissions")
     may_dry_run = (facts.verdict == "try" or is_safer_as_dry_run) and not reaches_out
-    # Only a dry run shows which files the command changes, as rules about edits need to know.
+    # Only a dry run shows what else a command with a `problem` runs, and which files it changes, for rules about edits.
     needs_dry_run = may_dry_run and bool(command.problem or restricts_edits(rules) or may_fail)
     if mode == "bypassPermissions" and not allow_rules:
         if needs_dry_run:
@@ -210,7 +211,7 @@ def suggested_rules(facts: CallFacts, mode: Mode, rules: Rules) -> tuple[str, ..
 
 
 def _possible_rules(facts: CallFacts) -> Iterator[str]:
-    """Yield rules that may allow a call, the narrowest first. The last covers all calls, but never all commands."""
+    """Yield rules that may allow a call, narrowest first; the last covers all calls of a tool other than `bash`."""
     name, command = facts.tool.name, facts.command
     if facts.why_runs_outside:  # no rule lets a command leave the sandbox
         return

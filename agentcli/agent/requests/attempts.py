@@ -220,7 +220,7 @@ class Rewrite(Struct, frozen=True):
 
     phrase: str  # "without tool results", as the person reads it
     keys: frozenset[str]  # the parts of the request for `without` to leave out
-    stands_alone: bool = False  # it is undone if it does not help; others add up
+    is_tried_alone: bool = False  # if it does not help, the next attempt is made without it; others add up
 
 
 async def with_repairs(
@@ -254,7 +254,7 @@ async def with_repairs(
             log.warning("the provider rejected a request (%s): it is sent again %s", error, rewrite.phrase)
             emit(Notice(f"The provider rejected the request ({error}). Retrying {rewrite.phrase}."))
             tried.add(rewrite.phrase)
-            if rewrite.stands_alone:
+            if rewrite.is_tried_alone:
                 omitted = proven | rewrite.keys
             else:  # several of these may be needed together
                 omitted = cumulative = cumulative | rewrite.keys
@@ -287,13 +287,15 @@ def blames_content(error: ProviderError) -> bool:
 
 
 def rewrites(request: llm.Request, error: ProviderError) -> list[Rewrite]:
-    """Return the rewrites of a rejected request; those that the text of the rejection suggests come first."""
-    found = _without_named_tool(request, error)
-    if not blames_content(error):
+    """Return the rewrites that may help a rejected request, those that the text of the rejection suggests first."""
+    found = _without_named_tool(request, error)  # the rejection may be about this tool's schema
+    if not blames_content(error):  # neither an optional field nor a message is to blame
         return found
     for field in _named_fields(error):
-        fields = (field, "parallel_tool_calls") if field == "tools" else (field,)  # that has no meaning without tools
-        found.append(Rewrite(f"without {field}", frozenset(_FIELD + name for name in fields), stands_alone=True))
+        # Without tools, the field `parallel_tool_calls` has no meaning.
+        fields = (field, "parallel_tool_calls") if field == "tools" else (field,)
+        keys = frozenset(_FIELD + name for name in fields)
+        found.append(Rewrite(f"without {field}", keys, is_tried_alone=True))
     return found + _content_rewrites(request, error)
 
 
@@ -316,7 +318,7 @@ def _content_rewrites(request: llm.Request, error: ProviderError) -> list[Rewrit
         (_ABOUT_THINKING, Rewrite("without earlier reasoning", frozenset(thoughts))),
         (_ABOUT_MEDIA, Rewrite("without images and documents", frozenset(media))),
         (_ABOUT_CALLS, Rewrite("with earlier calls as text", frozenset(calls))),
-        (_ABOUT_RESULTS, Rewrite("without tool results", frozenset(results), stands_alone=True)),
+        (_ABOUT_RESULTS, Rewrite("without tool results", frozenset(results), is_tried_alone=True)),
     ]
     if error.status == TOO_LARGE:  # only media and results are large; after an overflow, a compaction shortens results
         large = (_ABOUT_MEDIA,) if isinstance(error, ContextOverflow) else (_ABOUT_MEDIA, _ABOUT_RESULTS)

@@ -58,7 +58,7 @@ async def _request(turn: Turn) -> llm.Done:
         turn_log.add_reminders(turn)
     request = await next_request(turn, info, turn.runtime.prefix(info))  # a compaction may have changed the tools
     if turn.round == 1:
-        check_size(request, info)
+        check_size(request, info)  # only for prompts: results are limited, so they cannot be that long
         await turn_log.wait_until_stored(turn)  # a prompt that could not be stored is not sent
     report_omitted_media(turn, target, request)
     reply, attempt = await with_repairs(
@@ -200,7 +200,7 @@ def _prepare_calls(workspace: Workspace) -> None:
 
 
 def max_prompt_tokens(turn: Turn, model: str, request: llm.Request, info: ModelInfo) -> int:
-    """Return an upper bound of a prompt's tokens, from the count of the newest reply if the same model sent that."""
+    """Return the maximum tokens of a prompt, to reserve its cost, from the newest reply's count if that is usable."""
     bodies = (entry.body for entry in reversed(turn.state.conversation.path))
     newest = next((body for body in bodies if isinstance(body, entries.Assistant | entries.Compaction)), None)
     positions = [n for n, message in enumerate(request.messages) if message.role == "assistant"]

@@ -85,8 +85,8 @@ class Recorder(msgspec.Struct, eq=False, kw_only=True, dict=True):
     async def changes_in_progress(self) -> Sequence[FilesChanged]:
         return await self._in_thread(self._changes_in_progress)
 
-    async def interrupted(self, reported: Mapping[str, float]) -> Sequence[FilesChanged]:
-        return await self._in_thread(lambda: [*self._interrupted(reported)])
+    async def interrupted(self, logged: Mapping[str, float]) -> Sequence[FilesChanged]:
+        return await self._in_thread(lambda: [*self._interrupted(logged)])
 
     def content(self, id: str) -> bytes:
         return self.objects.get(id)
@@ -212,7 +212,7 @@ class Recorder(msgspec.Struct, eq=False, kw_only=True, dict=True):
     def _new_index(self, root: str, file: Path) -> FolderIndex:
         return FolderIndex(Path(root), file, self.objects, self.limits, writable=self.roots())
 
-    def _interrupted(self, reported: Mapping[str, float]) -> Iterator[FilesChanged]:
+    def _interrupted(self, logged: Mapping[str, float]) -> Iterator[FilesChanged]:
         """Yield the changes of calls that a kill interrupted, up to shortly after the last heartbeat."""
         for file in sorted(self._notes.glob("*.json")):  # the oldest first
             try:
@@ -220,7 +220,7 @@ class Recorder(msgspec.Struct, eq=False, kw_only=True, dict=True):
             except (OSError, msgspec.MsgspecError):  # the kill came while the note was written, before the call began
                 continue
             # The log has these changes already. A newer note with this id is another call's: models may reuse an id.
-            if reported.get(note.call_id, 0.0) * 1e9 >= last_ns:
+            if logged.get(note.call_id, 0.0) * 1e9 >= last_ns:
                 continue
             differences = {path: (state, self._state(path)) for path, state in _by_system_path(note.before or {})}
             for root, name in _by_system_path(note.indexes):
