@@ -98,7 +98,10 @@ def _import_status_line(draft: Draft, source_key: str, command: Any) -> None:
 def _import_model(
     draft: Draft, source_key: str, name: Any, *, setting: str = "provider.model", provider: str = ""
 ) -> None:
-    """Import a model if its provider is known or imported; `provider` is for names without one ("": by family)."""
+    """Import a model if its provider is known or imported.
+
+    `provider` is that of names that contain none; if it is empty, it is guessed by the model's family.
+    """
     if not isinstance(name, str):
         draft.leave_out(source_key, "it is not a name")
         return
@@ -152,13 +155,13 @@ def _import_rule_by_prefix(draft: Draft, source_key: str, text: Any, *, verb: Ve
 
 def _import_rule_for_tool(draft: Draft, source_key: str, tool: str, *, pattern: str, verb: Verb) -> None:
     """Import a rule that is given as the other program's name of a tool, and a pattern (empty or `*`: all calls)."""
-    own_name = other_settings()["tools"].get(tool, tool)
+    tool_in_rules = other_settings()["tools"].get(tool, tool)
     if not pattern.strip("*"):
-        rule = own_name
-    elif own_name == "WebFetch" and ":" not in pattern:
+        rule = tool_in_rules
+    elif tool_in_rules == "WebFetch" and ":" not in pattern:
         rule = f"WebFetch(domain:{pattern})"
     else:
-        rule = f"{own_name}({pattern})"
+        rule = f"{tool_in_rules}({pattern})"
     _import_rule(draft, source_key, rule, verb=verb)
 
 
@@ -206,6 +209,7 @@ def import_table(draft: Draft, rows: Mapping[str, Any], values: Mapping[str, Any
 
 
 def _import_with_row(draft: Draft, row: Any, source_key: str, value: Any) -> None:
+    """Import a value into the setting that `row` names, or note why not. Forms of rows: see other_settings.toml."""
     match row:
         case {"choice": str(), "values": dict(), "why": str()}:
             _import_choice(draft, source_key, value, row)

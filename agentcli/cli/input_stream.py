@@ -86,7 +86,7 @@ def _make_client(first_id: str, first: dict[str, Any], options: argparse.Namespa
 
 
 def _set_flags(request: Mapping[str, Any], options: argparse.Namespace) -> Iterable[str]:
-    """Set the flags that a request asks for; return the names of the program's own servers. Raises `UsageError`."""
+    """Set the flags that a request asks for; return names of MCP servers its sender hosts. Raises `UsageError`."""
     for key, flag in _FLAGS.items():
         if value := request.get(key):
             setattr(options, flag, value if isinstance(value, str) else json.dumps(value))

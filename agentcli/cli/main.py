@@ -177,7 +177,7 @@ def _one_shot_prompt(options: argparse.Namespace) -> str:
 
 
 async def _handle_lack_of_memory(work: Coroutine[Any, Any, int]) -> int:
-    """Wait for `work`; end the process if a callback runs out of memory, because its waiters would wait for ever."""
+    """Wait for `work`; end the process if a callback runs out of memory: `work` could wait for its result for ever."""
 
     def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         if isinstance(context.get("exception"), MemoryError):
@@ -280,7 +280,10 @@ class Ending:
             self.exit_at_once(noted[0])
 
     def exit_at_once(self, number: int, frame: object = None) -> None:
-        """End the process without waiting; the conversation is stored. The result bypasses all buffers."""
+        """End the process after a signal, with a result if none was written; if the last one was, let the run end.
+
+        It waits for nothing: the conversation is stored already, and the result bypasses all buffers.
+        """
         if self._is_exiting:  # a second signal arrived while the first one is being handled
             return
         is_last_result = self._format == "json" or self.has_answered  # a stream may have several

@@ -143,6 +143,7 @@ class WatchedStdout(io.FileIO):
         return written[0]
 
     def _last_line(self) -> _LastLine:
+        """Return the start of the last line that was written so far: enough of it to recognize a result."""
         before, data, written = self._newest_write
         if not written or not written[0]:
             return before
@@ -208,6 +209,7 @@ def set_up_logging(config: Config, *, has_screen: bool = False) -> None:
     for handler in outputs:
         handler.setFormatter(MaskingFormatter(config))
         root.addHandler(handler)
+    # Without a level of its own, the logger of sessions' activity gets WARNING, as programs with the library need it.
     for logger in (root, logging.getLogger("agentcli.agent.activity_log")):
         logger.setLevel(settings.log_level.upper())
 

@@ -317,18 +317,18 @@ class _Conversion:
             yield reminder(text) if message.is_note else User(tuple(content))
             return
         uses = [block for block in content if isinstance(block, ToolUse)]
-        own_calls = {use.id: self._equivalent_call(use) for use in uses}
-        converted = [own_calls.get(block.id) if isinstance(block, ToolUse) else block for block in content]
+        new_calls = {use.id: self._equivalent_call(use) for use in uses}  # by the original id; None: becomes a text
+        converted = [new_calls.get(block.id) if isinstance(block, ToolUse) else block for block in content]
         provider, _, model = self._transcript.model.partition("/")
         if blocks := tuple(block for block in converted if block is not None):
-            end: Literal["tool_use", "end_turn"] = "tool_use" if any(own_calls.values()) else "end_turn"
+            end: Literal["tool_use", "end_turn"] = "tool_use" if any(new_calls.values()) else "end_turn"
             yield Assistant(content=blocks, provider=provider, model=model, stop_reason=end, cost_usd=0.0)
         calls_as_text = list[Body]()
         for use in uses:
             result = self._transcript.results.get(use.id) or ToolResult(use.id, (_MISSING,), is_error=True)
             parts = tuple(self._masked(part) for part in result.parts)
-            if own := own_calls[use.id]:
-                yield Result(result=ToolResult(own.id, parts, result.is_error), name=own.name)
+            if new_call := new_calls[use.id]:
+                yield Result(result=ToolResult(new_call.id, parts, result.is_error), name=new_call.name)
             else:
                 # Encoded first, so that the names of arguments are masked as well.
                 call = self._masked(Text(f"{use.name} {msgspec.json.encode(use.input).decode()}"))
@@ -339,23 +339,23 @@ class _Conversion:
     def _equivalent_call(self, use: ToolUse) -> ToolUse | None:
         """Return the equivalent call of one of agentcli's tools; None if no tool accepts such a call."""
         # A row has one item: the name of agentcli's tool ("" for none), and the other tool's name of each argument.
-        ((own, other_names),) = self._equivalents.get(use.name, {"": {}}).items()
+        ((name, other_names),) = self._equivalents.get(use.name, {"": {}}).items()
         arguments = {key: use.input[other] for key, other in other_names.items() if use.input.get(other) is not None}
         match arguments.get("command"):
             case [_, "-lc" | "-c", str(script)]:
                 arguments["command"] = script
             case [*words]:
                 arguments["command"] = shlex.join(map(str, words))
-        if own == "todo" and isinstance(items := arguments.get("items"), list):
+        if name == "todo" and isinstance(items := arguments.get("items"), list):
             fields = ("content", "status")
             arguments["items"] = [{key: item.get(key) for key in fields} for item in items if isinstance(item, dict)]
         try:
-            msgspec.convert(arguments, self._arguments[own])
+            msgspec.convert(arguments, self._arguments[name])
         except (KeyError, msgspec.ValidationError):
             self._calls_as_text += 1
             return None
         self._calls += 1
-        return ToolUse(self._ids.take(plain_id(use.id)), own, arguments)
+        return ToolUse(self._ids.take(plain_id(use.id)), name, arguments)
 
     def _masked(self, block: Any) -> Any:
         if (name := _TEXTS.get(type(block))) is None:  # an image or a document

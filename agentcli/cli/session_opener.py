@@ -200,7 +200,8 @@ async def open_for_client(
                 raise
             on_notice(f"session {request.id} continues with another model: {error}")
             model = ""
-        if is_server and request.id and not model:  # the client's choice is in the request, not in the log
+        # A server's clients choose the model in each request, so the model of the stored session is not their choice.
+        if is_server and request.id and not model:
             model = await builder.models.default()
         session = await builder.build_session(choice, model=model)
         commands = opener.commands(on_notice)
@@ -333,7 +334,7 @@ async def _answer_in_session(
 
         with interrupt_on_signals(leave, at_once=ending.exit_at_once) as received:
             idle_s = config.settings.limits.idle_s
-            watching = asyncio.create_task(end_when_idle(lambda: host.session, idle_s, ending.exit_stuck))
+            idle_watch = asyncio.create_task(end_when_idle(lambda: host.session, idle_s, ending.exit_stuck))
             try:
                 if choice.how != "new" and not takes_stream and not is_command:
                     builder.models.require_key(session.state.model.name)  # the stored model may have no key here
@@ -342,7 +343,7 @@ async def _answer_in_session(
                 code = await _run_front_end(host, cli_prompt, options, leaving, requirements=required, stream=stream)
                 ending.has_answered = True
             finally:
-                watching.cancel()
+                idle_watch.cancel()
                 notice = ended_jobs_notice(host.session)
                 await host.session.close()
                 if notice:

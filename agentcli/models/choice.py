@@ -82,7 +82,7 @@ def check_settings(config: Config) -> None:
 
 
 def _check_server(name: str, server: ServerSettings, config: Config) -> None:
-    """Raise `ConfigError` for an error in a table `[providers.NAME]` that the types of its settings do not exclude."""
+    """Raise `ConfigError` for an invalid header name, key helper or quirk in a table `[providers.NAME]`."""
     key = f"providers.{name}"
     headers = [(header, "headers") for header in server.headers]
     if server.key_header:

@@ -305,6 +305,7 @@ def _read_signal(config: Config, signal: str, exporters: Sequence[str]) -> Signa
 
 
 def make_export(config: Config, models: Models, signals: Mapping[str, Signal], mask: Callable[[str], str]) -> Export:
+    """Return what sends a session's `signals` to a collector of traces and metrics, under the program's own trace."""
     settings, environment = config.settings.observability, config.environment
     resource = {"service.name": settings.service, "service.version": __version__}
     has_attribute = "service.name=" in environment.get("OTEL_RESOURCE_ATTRIBUTES", "")

@@ -55,10 +55,10 @@ class PrefixBuilder(Struct, kw_only=True):
             names = {spec.name for spec in specs}
             agents = self.agents(info.window) if "create_subagent" in names else ""
             skills = self.skills(info.window, agents) if "skill" in names else ""
-            server_specs, stubs_note = self._fit_servers([tool for tool in tools if tool.server], info.window)
-            replace, style = self._system_text()
-            append = _join(style, self.options.append_system_prompt, agents, skills, stubs_note)
-            text = instruction_texts.system_prompt(small=info.small, replace=replace, append=append)
+            server_specs, shortening_note = self._fit_servers([tool for tool in tools if tool.server], info.window)
+            replacement, style = self._system_text()
+            append = _join(style, self.options.append_system_prompt, agents, skills, shortening_note)
+            text = instruction_texts.system_prompt(small=info.small, replace=replacement, append=append)
             prefix = self._built[key] = Prefix(text, (*specs, *server_specs))
         return prefix
 
@@ -99,7 +99,7 @@ class PrefixBuilder(Struct, kw_only=True):
 
     def instructions(self) -> instruction_texts.Instructions:
         """Read the person's instruction file, and those of the project from its root to the working directory."""
-        if (finder := self.rule_file_finder()) is None:
+        if (finder := self.rule_file_finder()) is None:  # with `--bare`, no instructions are read
             return instruction_texts.Instructions()
         config = self.config
         user_files = [config.paths.config / "AGENTS.md", Path("~/.agents/AGENTS.md").expanduser()]

@@ -161,6 +161,7 @@ def make_sandbox(
         session_id=session_id,
         limits=limits,
         choose=partial(_choose_confinement, settings, state),
+        # Commands cannot read files that deny rules close to the reading tools either.
         denied=partial(reading_denial, rules, PatternBase(config.cwd, project_root(config.cwd), home)),
     )
 

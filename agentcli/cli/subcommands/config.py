@@ -174,7 +174,7 @@ def review_project(config: Config, on_notice: Callable[[str], None]) -> ProjectR
 def _describe_additions(
     config: Config, trusted: Config, files: Sequence[Path], hooks: Sequence[HookSpec], servers: Sequence[str]
 ) -> Iterator[str]:
-    """Yield lines on everything that trusting a project enables, except single settings."""
+    """Yield lines on what trusting a project adds, for the review, which shows its files with settings in full."""
     folders = project_trust.project_command_folders(config.cwd)
     commands = [file.relative_to(folder).with_suffix("").parts for folder in folders for file in markdown_files(folder)]
     agent_folders = project_trust.definition_folders(config.cwd, project_trust.AGENT_FOLDERS)

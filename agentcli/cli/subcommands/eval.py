@@ -134,9 +134,9 @@ def _run_plan(plan: RunPlan, tasks: Sequence[Task], config: Config, *, parallel:
         with store.lock(run):
             if run.outcomes:
                 warn(f"Continuing run {run.id}: {len(run.outcomes)} of {total} attempts are done.")
-            report = partial(_report_attempt, count(len(run.outcomes) + 1), total)
+            on_attempt = partial(_report_attempt, count(len(run.outcomes) + 1), total)
             engine = _engine(plan.engine, config, plan.variant, parallel)
-            work = finish_run(store, run, tasks, engine, parallel=parallel, on_attempt=report)
+            work = finish_run(store, run, tasks, engine, parallel=parallel, on_attempt=on_attempt)
             return asyncio.run(shared.until_signal(work))
     finally:
         store.close()
