@@ -92,11 +92,12 @@ class Story(Struct, frozen=True):
 
 
 def story_of(info: SessionInfo, log: Sequence[entries.Entry]) -> Story:
+    """Arrange the current branch of a session into turns for a document, each call together with its result."""
     conversation = Conversation(log)
     cost = UsageCollector(conversation.entries)
     turns: list[list[Item]] = [[]]
     results = defaultdict[str, deque[entries.Result]](deque)  # a queue for each call id, which a model may reuse
-    for entry in conversation.path:
+    for entry in conversation.path:  # first of all, because a result comes after the reply that made the call
         if isinstance(entry.body, entries.Result):
             results[entry.body.result.tool_use_id].append(entry.body)
     for entry in conversation.path:

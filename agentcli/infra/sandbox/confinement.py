@@ -329,6 +329,7 @@ class Protection(msgspec.Struct, kw_only=True):
         self._protect_entry(f"{path}/{last}", folder, placeholder)
 
     def _protect_entry(self, path: str, folder: str, placeholder: bytes | None) -> None:
+        """Add a path to the list for its kind. Of a symlink only the target in `folder` can be protected."""
         kind = kind_of(path)
         is_placeholder = (
             kind == "file"

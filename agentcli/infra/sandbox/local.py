@@ -47,7 +47,7 @@ class LocalSandbox:
         session_id: str = "",
         limits: CommandLimits = CommandLimits(),
         choose: Callable[[], Confinement] = Unconfined,  # finds the backend
-        denied: Callable[[], Callable[[Path], bool] | None] = lambda: None,  # returns a test by the current rules
+        denied: Callable[[], Callable[[Path], bool] | None] = lambda: None,  # the test by the current rules
     ) -> None:
         self.confinement = SessionConfinement(
             roots,
@@ -60,7 +60,7 @@ class LocalSandbox:
         )
         self.dry_runs = Lazy(self._open_dry_runs)
         self._home = limits.home
-        # `is_secret` knows these only at their usual paths; AGENTCLI_HOME and other variables move them.
+        # agentcli's own files: `is_secret` knows only the usual paths of these, and variables may name others.
         self._secret_paths = tuple(path.resolve() for path in limits.folders.secret)
         self._settings_paths = tuple(path.resolve() for path in limits.folders.own)
         self._current_deny_test = denied
@@ -243,7 +243,8 @@ class LocalFacts:
 
     @property
     def warning(self) -> str:
-        reverts = self._confinement.clean_up()  # runs once; each later call returns the same reverts
+        """Warn the person of a weak backend, and of changes by killed sessions, which the first call reverts."""
+        reverts = self._confinement.clean_up()  # later calls return the result of the first
         done, failed = "; ".join(reverts.reverted), "; ".join(reverts.not_reverted)
         parts = (
             self._weakness_warning,

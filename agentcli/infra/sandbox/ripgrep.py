@@ -87,24 +87,26 @@ class RowReader(Reader[Sequence[FoundRows]]):
     Each row begins with a digit. A message that the file is binary may follow the rows: it begins with `./`.
     """
 
-    _path_start = b""  # of a path with an empty line in it
+    _path_start = b""  # what came before an empty line that is part of a path
 
     def __init__(self, take: Callable[[Sequence[FoundRows]], None]) -> None:
         super().__init__(take)
         self._unfinished: list[bytes] = []  # pieces of a long row, joined only once, because each time is a copy
 
     def feed(self, piece: bytes) -> None:
+        """Parse the complete files, and of the last, unfinished one the complete rows."""
         self._unfinished.append(piece)
         if b"\n" not in piece:
             return
         *files, last = self._joined().split(b"\n\n")
         path, nul, rows = last.partition(b"\0")
         complete_rows, newline, unfinished_row = rows.rpartition(b"\n")
-        # The message that a file is binary repeats the path. At a line end in that, the message could be cut in two.
+        # With a line end in its path, a file waits for its end: a message that repeats the path must not be cut there.
         is_plain_path = path.startswith(b"./") and b"\n" not in path
         if newline and is_plain_path:
             files.append(path + nul + complete_rows)
-            last = path + nul + newline + unfinished_row  # the line end may be the first half of an empty line
+            # The rest gets the same path, and the line end, which may be the first half of an empty line.
+            last = path + nul + newline + unfinished_row
         self._rest = last
         self._read(files)
 
@@ -117,19 +119,20 @@ class RowReader(Reader[Sequence[FoundRows]]):
         return data
 
     def _read(self, files: Sequence[bytes]) -> None:
+        """Pass on the rows of files, each given as the text between two empty lines, and collect binary files."""
         found: list[FoundRows] = []
         for file in files:
             path, nul, rows = (self._path_start + file).partition(b"\0")
             self._path_start = b""
             if not path.startswith(b"./"):  # the end of a message that repeats a path with an empty line
                 continue
-            if not nul and _BINARY not in path:
+            if not nul and _BINARY not in path:  # the empty line was in the path, which goes on in the next text
                 self._path_start = path + b"\n\n"
                 continue
             rows, message_start, _ = rows.partition(b"\n./")
             if message_start:
                 self.binary.add(path[2:])
-            elif not nul:
+            elif not nul:  # there is only the message, which begins with the path
                 self.binary.add(path[2 : path.rindex(_BINARY)])
             if rows := rows.strip(b"\n"):
                 found.append((path[2:], rows))

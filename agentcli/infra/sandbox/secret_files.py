@@ -221,18 +221,19 @@ class SecretValues:
         self._tracked[root] = state, frozenset(map(os.fsdecode, names))
 
     def _read_objects(self, objects: Sequence[str], root: Path) -> None:
+        """Read the secret values in git objects by their ids; those that are too large are skipped."""
         free_bytes = MAX_BYTES
         sizes: dict[str, int] = {}
         described = self._git_output(_SIZES, root, "\n".join(objects).encode()) if objects else b""
         for line in described.decode().splitlines():
-            name, kind, *further = line.split(" ")  # `OBJECT blob SIZE`, or `OBJECT missing`
-            if kind == "blob" and int(further[0]) <= min(MAX_FILE_BYTES, free_bytes):
-                sizes[name] = int(further[0])
-                free_bytes -= sizes[name]
+            id, kind, *size_field = line.split(" ")  # `OBJECT blob SIZE`, or `OBJECT missing`
+            if kind == "blob" and int(size_field[0]) <= min(MAX_FILE_BYTES, free_bytes):
+                sizes[id] = int(size_field[0])
+                free_bytes -= sizes[id]
         content = self._git_output(_CONTENTS, root, "\n".join(sizes).encode()) if sizes else b""
-        for name, size in sizes.items():  # git prints a line for each object, then its content and a line end
+        for id, size in sizes.items():  # git prints a line for each object, then its content and a line end
             start = content.find(b"\n") + 1
-            self._objects[name] = _secret_values_in(content[start : start + size])
+            self._objects[id] = _secret_values_in(content[start : start + size])
             content = content[start + size + 1 :]
 
     def _find_committed(self, root: Path, values: frozenset[str]) -> frozenset[str]:

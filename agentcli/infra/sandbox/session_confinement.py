@@ -198,7 +198,7 @@ class SessionConfinement:
         """Confine a command. When the context has been left, its changes to protected files are reverted."""
         assert command.profile != "own", "the person's own commands are not confined"
         cwd, profile = command.cwd, command.profile or self.limits.profile
-        if profile == "danger-full-access":  # outside the sandbox: all its changes are accepted
+        if profile == "danger-full-access":  # outside the sandbox: its changes to protected files are accepted
             with (
                 self._snapshot.accepting(lambda: _plan_reverts(self.bounds(None, command.grants), cwd))
                 if self._snapshot is not None

@@ -78,6 +78,7 @@ def _probe(kind: str, tmp: Path, programs: Sequence[Path]) -> Confinement:
         program = next((program for program in programs if program.is_file()), None)
         if program is None:
             raise OSError(f"not installed (`{how_to_install()}`)")
+        # Only root can make the other namespaces without a user namespace, which some systems forbid.
         namespaces = ("all but user", "all") if os.getuid() == 0 else ("all",)
         candidates = [Bubblewrap(program, each, hidden=tmp / "hidden") for each in namespaces]
     message = ""
@@ -176,7 +177,7 @@ def _docker_mounts(bounds: Bounds, protection: Protection, mount_points: MountPo
         *(_docker_bind(path) for path in (*protection.read_only, *created) if path not in granted),  # grants win
     ]
     shown = {each.path for each in resolve_existing(bounds.readable_again)}
-    for path, is_folder in resolve_existing(bounds.masked):
+    for path, is_folder in resolve_existing(bounds.masked):  # those in other folders are not in the container at all
         if path not in shown and any(is_inside(path, folder) for folder in (*folders, *granted)):
             empty_folder = f"type=tmpfs,destination={path},tmpfs-mode=0000,tmpfs-size=4096"
             mounts.append(empty_folder if is_folder else _docker_bind(path, os.devnull))

@@ -61,14 +61,14 @@ def main() -> None:
 
 
 def confine_and_exec(parent: int, plan_descriptor: int, command: list[bytes], environment: dict[bytes, bytes]) -> None:
-    """Confine this process by a plan, then become `command`, which ends with `parent`; without a command, return."""
+    """Confine this process by a plan, then become `command`, which ends with `parent`. Without one, try the plan."""
     message = "agentcli: the command was not started, because it could not be confined"
     try:
         with os.fdopen(plan_descriptor, "rb") as file:
             kind, *parts = marshal.load(file)  # noqa: S302  # written by agentcli itself
         if kind == "overlays":
             message = f"{SETUP_ERROR_PREFIX}no overlay"
-            _mount_overlays(*parts, is_trial=not command)  # `command` is bwrap, which ends with its parent by itself
+            _mount_overlays(*parts, is_trial=not command)  # `parent` is not needed: bwrap itself ends with its parent
         else:
             _restrict(parent, *parts)
     except (OSError, ValueError, EOFError, TypeError) as error:

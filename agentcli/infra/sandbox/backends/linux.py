@@ -125,23 +125,23 @@ class MountPlanner:
             os.close(descriptor)
 
     def mounts_for(self, protection: Protection) -> Sequence[Mount]:
-        """Return the mounts in their order, outer folders first. Raises `OSError` if a path changed meanwhile."""
+        """Return the mounts; each one covers earlier ones inside it. Raises `OSError` if a path changed meanwhile."""
         resources = self._bounds.resources
         private = private_folders()
         self._mounts += [Mount(folder, mode="1777") for folder in private]
-        mounted_anyway = (*private, *self._bound_folders)
+        have_mounts = (*private, *self._bound_folders)  # those above, and those that follow below
         for path in self._shown_in_private:
-            if is_private(path) and path not in mounted_anyway and kind_of(path) == "folder":
+            if is_private(path) and path not in have_mounts and kind_of(path) == "folder":
                 self._mounts.append(Mount(path, path))
         hidden_outside, hidden_inside = self._plan_hiding()  # outside of `_bound_folders`, and in them
-        self._hide(hidden_outside)
+        self._hide(hidden_outside)  # before the mounts below, because these may be in a hidden folder
         for path in sorted({*self._bound_folders, *protection.writable}, key=_outer_first):
             self._bind(path, is_writable=self._may_write or path == str(resources.cache))
         self._protect(protection)
         for path in self._grants:  # grants win over protection
             if any(is_inside(path, protected) for protected in protection.read_only):
                 self._bind(path, is_writable=True)
-        self._hide(hidden_inside)  # last, because the mounts above would cover these
+        self._hide(hidden_inside)  # after the mounts above, because these would cover the hidden paths again
         self._hide_sockets([step.path for step in (*hidden_outside, *hidden_inside) if step.action != "show"])
         if resources.proxy_socket is not None:
             relay = Path(__file__).parents[1] / "network" / "relay.py"
@@ -156,10 +156,10 @@ class MountPlanner:
         self._mounts.append(Mount(path, path, self.descriptors[-1], is_writable))
 
     def _plan_hiding(self) -> tuple[list[HideStep], list[HideStep]]:
-        """Return the steps that hide paths outside of `_bound_folders`, and those for paths in them."""
+        """Return the steps that hide paths outside of `_bound_folders`, and those for paths in them, for later."""
         masked = [each for each in resolve_existing(self._bounds.masked) if self._is_visible(each.path)]
         shown = resolve_existing(_only_real(self._bounds.readable_again))
-        # Programs look for settings in the home. If it is inside a hidden folder, they must be able to enter it.
+        # The first steps must not hide the way to the bound folders, nor to the home, where programs look for settings.
         reachable = (*self._bound_folders, os.path.realpath(self._bounds.home))
 
         def select(paths: Iterable[RealPath], *, inside: bool) -> list[RealPath]:

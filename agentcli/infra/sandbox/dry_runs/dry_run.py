@@ -252,21 +252,21 @@ class DryRuns:
     async def _describe_git(
         self, overlays: Overlays, groups: list[ChangeGroup], run_in: Callable[..., Awaitable[str]]
     ) -> list[ChangeGroup]:
-        """Return the groups, sorted, with git's description of changed repositories and marks of lost work."""
+        """Prepare the groups for the person's review: mark lost work, add git's descriptions of repositories, sort."""
 
         def runners_in(folder: Path) -> tuple[lost_work.RunScript, lost_work.RunScript]:
             run_before = partial(run_in, folder)
             return run_before, partial(run_before, launch=overlays.launch_inspection)  # with the command's changes
 
-        repositories = [one for one in groups if one.summary.what == "repository" and one.summary.kind == "changed"]
+        repositories = [each for each in groups if each.summary.what == "repository" and each.summary.kind == "changed"]
         lost_files = lost_work.find_lost_files(groups)
         # Pairs of a root and of a worktree's path in it, which is empty or ends with a slash.
-        worktrees = {(one.changes.root, one.paths[0].partition(".git")[0]) for one in repositories}
+        worktrees = {(each.changes.root, each.paths[0].partition(".git")[0]) for each in repositories}
         for root, worktree in sorted({(root, "") for root in lost_files} | worktrees):
             if not root.endswith("/.git"):  # such a root is a linked worktree's repository, without working files
-                uncommitted, reverted = await lost_work.uncommitted_files(*runners_in(Path(root, worktree)))
-                lost_paths = lost_files.get(root, set()).union(worktree + path for path in reverted)
-                groups = lost_work.mark_lost_work(groups, root, lost_paths, {worktree + path for path in uncommitted})
+                uncommitted, reset = await lost_work.uncommitted_files(*runners_in(Path(root, worktree)))
+                lost_paths = lost_files.get(root, set()).union(worktree + name for name in reset)
+                groups = lost_work.mark_lost_work(groups, root, lost_paths, {worktree + name for name in uncommitted})
         for group in repositories:
             # The root may itself be a `.git` folder: the repository of a linked worktree.
             folder = f"{group.changes.root}/{group.paths[0]}".partition("/.git/")[0]

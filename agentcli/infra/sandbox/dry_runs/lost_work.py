@@ -141,7 +141,8 @@ def _script_for_changes(git: str, before: _RepositoryState, after: _RepositorySt
     log = f"{git} log --no-color --no-decorate -n {MAX_COMMITS}"
     refs = ""
     old_commits = " ".join(filter(None, (before.refs.get(name) for name in moved)))
-    # All earlier commits, none of which is new in a ref that the command created. `--all` adds the refs that stayed.
+    # In a ref that the command created, the new commits are those that no ref led to before: neither a moved one, nor
+    # HEAD, nor (`--all`) one that did not move.
     except_moved = " ".join(f"--exclude={shlex.quote(name)}" for name in ("HEAD", *moved))
     old_history = f"{old_commits} {before.commit} {except_moved} --all"
     for name in moved[:MAX_REFS]:
@@ -149,6 +150,7 @@ def _script_for_changes(git: str, before: _RepositoryState, after: _RepositorySt
         line = f"{_short_ref(name)}: {old[:7] or 'none'} → {new[:7] or 'none'}"
         refs += f"echo {shlex.quote(line)}; "
         refs += f"{log} --format='  + %h %s' {new} --not {old or old_history}; " if new else ""
+    # Commits are lost if a moved ref led to them, and no ref does now.
     lost_commits = f"{log} --format='commit %h %s' {old_commits} --not --all HEAD; " if old_commits else ""
     has_moved = before.commit and after.commit and before.commit != after.commit
     commits = f"{before.commit} {after.commit}"
@@ -160,7 +162,7 @@ def _script_for_changes(git: str, before: _RepositoryState, after: _RepositorySt
 
 
 async def uncommitted_files(run_before: RunScript, run_after: RunScript) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the relative paths of files that were uncommitted before the command, and of those that it reverted."""
+    """Return the relative paths of files that were uncommitted before the command, and of those that it reset."""
     list_untracked = f"{_GIT} ls-files -z --others --exclude-standard"
     before = await run_before(f"({_script_for_changed_files('HEAD')}; {_NEXT} {list_untracked}) 2>/dev/null; true")
     commit, *uncommitted = before.split("\0")  # an empty name separates changed files from untracked ones
@@ -204,7 +206,7 @@ def _short_ref(name: str) -> str:
 
 
 def join_worktree_changes(groups: Sequence[ChangeGroup], repository: ChangeGroup, git: GitChanges) -> list[ChangeGroup]:
-    """Join a repository's changes and those in its worktree into one group, unless only git's bookkeeping changed."""
+    """Join a repository's group and those in its worktree for one question; leave out mere bookkeeping of git."""
     worktree = repository.paths[0].partition(".git")[0]  # its folder below the root: "", or with a slash at the end
     others = [group for group in groups if group is not repository]
     shortened_logs = [path for path in repository.paths if _is_shortened_log(path, repository.changes)]
@@ -221,7 +223,7 @@ def join_worktree_changes(groups: Sequence[ChangeGroup], repository: ChangeGroup
         and group.summary.what != "repository"
     ]
     summaries = [group.summary for group in in_worktree]
-    losses = {each.permanent_loss for each in summaries}
+    losses = {each.permanent_loss for each in summaries}  # "tree" is the worst, "" is none
     loses_work = bool(git.lost or shortened_logs or "work" in losses)
     outcomes = Counter[str]()
     for each in summaries:

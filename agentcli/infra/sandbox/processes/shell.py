@@ -133,6 +133,7 @@ class Shell:
     async def _start_shell(
         self, launch: Launch, command: Command, *, is_job: bool = False, reads_from: int | None = None
     ) -> ShellProcess:
+        """Start a shell that runs the command, or a spare one that reads its command from descriptor `reads_from`."""
         report, report_low = os.pipe()
         # The shell writes its report to a high number: commands use those up to 9 (`exec 3>file`), and bash takes free
         # ones from 10 on. Docker passes no descriptor on, so there the report would go to a file that bash had opened.
@@ -142,7 +143,7 @@ class Shell:
         prologue = (_BEGUN if is_job else _REPORT).format(fd=report_write)  # the script before the command
         if reads_from is None:
             arguments, passed = _script_arguments(self._argv[0], prologue, command.text), [report_write]
-        else:  # a spare shell, which reads its command from this descriptor
+        else:  # a spare shell
             arguments, passed = [_READ.format(fd=reads_from) + prologue + _RUN_READ], [report_write, reads_from]
         launch = launch._replace(argv=[*launch.argv, *arguments], pass_fds=(*passed, *launch.pass_fds))
         try:
@@ -255,19 +256,23 @@ class BackgroundRuns:
     async def start(
         self, run: Callable[[DetachHandle | None], Awaitable[CommandResult]], detach: asyncio.Event | None
     ) -> CommandResult:
-        """Return a command's result; if `detach` is set first, one that names the job, and whose `later` is its end."""
+        """Start the dry run of a command, and return its result once it has ended.
+
+        If it becomes a job first, because `detach` was set or it takes too much, return at once the result that names
+        the job. Its field `later` is then the task of the dry run, for the caller to await the final result.
+        """
         if detach is None:
             return await run(None)
-        detached_result: asyncio.Future[CommandResult] = asyncio.get_running_loop().create_future()
+        result_with_job: asyncio.Future[CommandResult] = asyncio.get_running_loop().create_future()
         wants_detach = asyncio.Event()  # not `detach`: the run sets this too, if the command uses too many resources
         waiting = asyncio.ensure_future(detach.wait())
         waiting.add_done_callback(lambda _: wants_detach.set())
-        running = asyncio.ensure_future(run(DetachHandle(wants_detach, detached_result.set_result)))
+        running = asyncio.ensure_future(run(DetachHandle(wants_detach, result_with_job.set_result)))
         self._running.add(running)
         running.add_done_callback(self._running.discard)
         try:
-            await asyncio.wait((running, detached_result), return_when=asyncio.FIRST_COMPLETED)
-        except asyncio.CancelledError:
+            await asyncio.wait((running, result_with_job), return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:  # the call was interrupted, so nothing of the dry run is kept
             running.cancel()
             await asyncio.wait((running,))
             has_result = not running.cancelled() and running.exception() is None  # it ended before the cancellation
@@ -276,7 +281,7 @@ class BackgroundRuns:
             raise
         finally:
             waiting.cancel()
-        return replace(detached_result.result(), later=running) if detached_result.done() else await running
+        return replace(result_with_job.result(), later=running) if result_with_job.done() else await running
 
     async def cancel(self) -> None:
         running = [*self._running]

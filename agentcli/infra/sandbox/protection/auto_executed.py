@@ -61,7 +61,7 @@ _READ_ONLY_ENVIRONMENT = {"GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1"
 
 @cache
 def _watched_names() -> dict[str, int]:
-    """Return the watched names, each with how much of it is compared; `HEAD` shows a bare repository."""
+    """Return the names to look for after a command, each with how much is compared; `HEAD` shows a bare repository."""
     names, reviewed = auto_executed().names, auto_executed().reviewed
     watches = dict.fromkeys((*names, "HEAD"), _APPEARANCE)
     # In a folder with auto-executed files, such as `.idea`, only these files are watched: programs write the others.
@@ -84,7 +84,7 @@ def present_names(root: Path, names: tuple[str, ...]) -> list[str]:
 
 
 def watched_states(roots: Iterable[Path]) -> dict[Path, State]:
-    """Return the auto-executed paths in a workspace, each with its state, which is empty if changes do not matter."""
+    """Return the auto-executed paths in a workspace, each with its state, which is empty if only new paths matter."""
     states: dict[Path, State] = {}
     for root in roots:
         for name in present_names(root, tuple(_watched_names())):
