@@ -116,7 +116,7 @@ def read_project_file(file: Path, within: Path, home: Path | None) -> tuple[byte
             return b"", "it leads out of the project"
         if is_secret(real, home):
             return b"", "it leads to a file that may hold secrets"
-        content = read_small_file(file, real=real, is_cut=True)
+        content = read_small_file(file, real=real, truncates=True)
     except (OSError, RuntimeError) as error:  # before Python 3.13 a loop of symlinks is a RuntimeError
         return b"", f"it cannot be read ({getattr(error, 'strerror', 'it is a loop of links')})"
     return (b"", "it is not text") if b"\0" in content else (content, "")

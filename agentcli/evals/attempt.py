@@ -145,7 +145,8 @@ class LocalEngine:
         paths = Paths(folder / "config", folder / "state", folder / "cache")
         flags = reduce(merge_values, layers)
         config = load_config(folder / "work", environment, paths=paths, flags=flags, caller="eval")
-        return msgspec.structs.replace(config, stored_keys=user_config.stored_keys, project=ProjectUse(is_allowed=True))
+        project = ProjectUse(is_allowed=True)  # the task may bring skills, subagents and the like, which need trust
+        return msgspec.structs.replace(config, stored_keys=user_config.stored_keys, project=project)
 
     @asynccontextmanager
     async def _session(self, provider: Provider, config: Config, options: SessionOptions) -> AsyncIterator[Session]:
@@ -207,7 +208,7 @@ async def _answer_prompts(
 
 
 def _classify_end(last_turn: Done | TurnFailed | None) -> tuple[End, str, str]:
-    """Return the attempt's end, its error, and the error again as a failure if it says nothing about the agent."""
+    """Return the attempt's end, its error, and, if the error says nothing about the agent, the reason to repeat it."""
     match last_turn:
         case None:  # the time ran out before a turn ended; `attempt_task` then stores `timeout` instead
             return "error", "", ""

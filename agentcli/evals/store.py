@@ -201,7 +201,7 @@ class EvalStore:
         self._db.close()
 
     def begin_or_continue(self, plan: RunPlan, *, is_new: bool = False) -> EvalRun:
-        """Return the newest unfinished run with the key of a plan; without one, or with `is_new`, begin another."""
+        """Return the newest unfinished run of the same plan (its `key`); without one, or with `is_new`, begin a run."""
         query = "SELECT id FROM runs WHERE key = ? AND ended IS NULL ORDER BY created DESC LIMIT 1"
         with self._transaction():
             if not is_new and (rows := list(self._db.execute(query, (plan.key,)))):

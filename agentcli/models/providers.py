@@ -47,7 +47,8 @@ class ProviderKeys:
         if defaults := _VARIABLES.get(provider):
             key, *tokens = defaults
             return (server.api_key_env or key, *tokens)
-        # Those of PROVIDERS that have no defaults, such as ollama, take no key. `needs_key` is None if it is not set.
+        # All other providers with code of their own (PROVIDERS), such as ollama, take no key; servers do, unless a
+        # setting says that they need none.
         takes_key = server.needs_key is not False and provider not in PROVIDERS
         variable = server.api_key_env or preset_rows().get(provider, {}).get("key_env", "")
         return (variable,) if variable and takes_key else ()
@@ -187,7 +188,7 @@ class ProviderMaker(msgspec.Struct):
                 from agentcli.llm.providers.scripted import ScriptedProvider, read_script
 
                 script = read_script(self._config.cwd / from_home(info.id))  # the id is the name of the script's file
-                return ScriptedProvider(script, info=info, keeps=16)  # nobody reads older requests
+                return ScriptedProvider(script, info=info, keeps=16)  # requests; only tests read all of them
             case _:
                 return self._make_compatible(info, server, key)
 

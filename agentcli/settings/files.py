@@ -133,11 +133,11 @@ def is_file(path: Path) -> bool:
 
 
 def read_small_file(
-    path: Path, *, max_bytes: int = MAX_SMALL_FILE_BYTES, real: Path | None = None, is_cut: bool = False
+    path: Path, *, max_bytes: int = MAX_SMALL_FILE_BYTES, real: Path | None = None, truncates: bool = False
 ) -> bytes:
     """Return the content of a regular file without ever waiting, as opening a FIFO would. Raises `OSError`.
 
-    A file larger than `max_bytes` is an error, unless `is_cut`: then only its beginning is returned. It is also an
+    A file larger than `max_bytes` is an error or, with `truncates`, only its beginning is returned. It is also an
     error if the path no longer leads to `real`, where it led when it was checked.
     """
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
@@ -151,7 +151,7 @@ def read_small_file(
             is_elsewhere = real is not None and os.readlink(f"/proc/self/fd/{descriptor}") != str(real)  # noqa: PTH115
         if is_elsewhere:
             raise OSError(errno.ELOOP, "it now points elsewhere", str(path))
-        content = file.read(max_bytes if is_cut else max_bytes + 1)  # one more shows that it is larger
+        content = file.read(max_bytes if truncates else max_bytes + 1)  # one more shows that it is larger
     if len(content) > max_bytes:
         raise OSError(errno.EFBIG, f"larger than {max_bytes:,} bytes", str(path))
     return content

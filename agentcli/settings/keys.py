@@ -197,11 +197,11 @@ Key = str | KeyHelper  # a key, or the command that prints it
 
 
 def split_command(command: str, make_error: Callable[[str], ConfigError]) -> list[str]:
-    """Split a command into words as a shell does. Raises an error if it has none."""
+    """Split a key helper's command into words as a shell does. Raises an error for an empty or invalid command."""
     import shlex
 
     try:
         program, *arguments = shlex.split(command)
     except ValueError as problem:
         raise make_error(f"this is not a valid command ({problem}).") from problem
-    return [os.path.expanduser(program), *arguments]  # noqa: PTH111 - a bare name must stay one
+    return [os.path.expanduser(program), *arguments]  # noqa: PTH111 - pathlib would drop `./`

@@ -149,13 +149,13 @@ def load_config(
     paths = paths or find_paths(environment.get("AGENTCLI_HOME"))
     notices = [*_unknown_variables(environment)]
     layers: list[SettingsLayer] = []
-    named = frozenset(("user", "project", "local")) if sources is None else sources
+    used_sources = frozenset(("user", "project", "local")) if sources is None else sources
     if paths.user_config != ignored_file and _may_exist(paths.user_config):
-        layers.append(_limit_to_sources(read_layer(paths.user_config), "user", named))
-    trusted_files = _trusted_files(paths, cwd, notices, trust=trust) if named & {"project", "local"} else []
+        layers.append(_limit_to_sources(read_layer(paths.user_config), "user", used_sources))
+    trusted_files = _trusted_files(paths, cwd, notices, trust=trust) if used_sources & {"project", "local"} else []
     for scope, name in PROJECT_FILES.items():
         if (file := project_root(cwd) / name) in trusted_files and file != ignored_file:
-            layers.append(_limit_to_sources(_project_layer(file, paths, notices), scope, named))
+            layers.append(_limit_to_sources(_project_layer(file, paths, notices), scope, used_sources))
     layers += [extra] if extra is not None else []
     caller_layer = SettingsLayer(caller, dict(flags or {}), names=flag_names)
     check_layer(caller_layer)
@@ -170,7 +170,7 @@ def load_config(
         notices=tuple(notices),
         layers=tuple(layers),
         stored_keys=StoredKeys(paths.credentials),
-        project=ProjectUse(is_allowed=bool(trusted_files) and "project" in named, is_trusted_now=trust),
+        project=ProjectUse(is_allowed=bool(trusted_files) and "project" in used_sources, is_trusted_now=trust),
     )
     terminal = config.settings.terminal
     for key, message in terminal_problems(terminal.keys, terminal.theme, terminal.themes):

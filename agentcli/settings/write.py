@@ -90,7 +90,7 @@ def merge_settings(file: Path, values: dict[str, Any]) -> MergedFile:
     except (OSError, UnicodeDecodeError, TOMLKitError, tomllib.TOMLDecodeError) as error:
         raise UserError(f"Could not read {file}: {error}") from error
     check_layer(SettingsLayer(str(file), merged, text))
-    # Nothing may be left to add. tomlkit loses additions to a table with other tables between its parts.
+    # Read again, the text must have every value: tomlkit loses additions to a table with others between its parts.
     if lost := _add_missing(merged, values, "", []):
         raise UserError(f"{file} has parts of [{next(iter(lost))}] in several places. Move them together first.")
     return MergedFile(text, added, tuple(conflicts))

@@ -146,7 +146,7 @@ def new_reminders(reminders: Sequence[User], state: AgentState) -> list[User]:
     """Return the reminders that a resumed conversation does not contain, or contains only with an older text."""
     newest: dict[ReminderKind, str] = {}
     for entry in state.conversation.request_entries:
-        if isinstance(entry.body, Compaction):  # it carries the reminders of the compacted part
+        if isinstance(entry.body, Compaction):  # `carried`: its text in requests, which keeps earlier reminders
             newest |= {_reminder_kind(one): one.text for one in reminders if one.text in entry.body.carried}
         elif isinstance(entry.body, User) and entry.body.is_reminder:
             newest[_reminder_kind(entry.body)] = entry.body.text

@@ -105,8 +105,9 @@ def finish_interrupted_dry_runs(state: Path, on_notice: Callable[[str], None]) -
         from agentcli.infra.sandbox.protection.snapshot import clean_up_killed_sessions
 
         clean_up_killed_sessions(mount_points)
-    dry_runs = state / "tries"  # one folder for each dry run, with these in it until all is applied and removed
-    if any(any(dry_runs.glob(f"*/{name}")) for name in ("plan", "mount_points")):
+    dry_runs = state / "tries"  # one folder for each dry run
+    unfinished_work = ("plan", "mount_points")  # in such a folder until its changes are applied, or all is unmounted
+    if any(any(dry_runs.glob(f"*/{name}")) for name in unfinished_work):
         from agentcli.infra.changes.journal import finish_interrupted
 
         if notice := finish_interrupted(dry_runs):

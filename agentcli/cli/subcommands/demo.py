@@ -65,8 +65,8 @@ async def _tour(repository: Path, model: str) -> int:
         is_small = session.runtime.models.info(session.snapshot().model).small
         for prompt in _PROMPTS:
             view.print_prompt(prompt)
-            content = with_attachments(prompt, session.snapshot().workspace, bare_names=is_small)
-            async for event in agent.stream(content):
+            workspace = session.snapshot().workspace
+            async for event in agent.stream(with_attachments(prompt, workspace, bare_names=is_small)):
                 view.show(event)
                 if isinstance(event, TurnFailed):
                     raise UserError("The tour stopped early.")

@@ -125,7 +125,7 @@ def install() -> None:
     """Download the pinned weights, verify their hash, and store them in the cache folder."""
     folder, pinned = configuration().paths.models, weights.PINNED
     if weights.installed(folder) is not None:
-        path = weights.install(folder, progress=_show_progress)  # only verifies the hash of the installed file
+        path = weights.install(folder, progress=_show_progress)  # downloads nothing, but verifies the hash
         echo(f"Already installed: {path}")
         return
     echo(f"Qwen2.5-Coder 1.5B Instruct (Q4_K_M): {pinned.size / 1e9:.2f} GB to download, licence Apache-2.0.")

@@ -61,6 +61,7 @@ def serve_on_http(config: Config, mode: Mode, only: Collection[str], *, host: st
 
 @asynccontextmanager
 async def _open_server(config: Config, mode: Mode, only: Collection[str]) -> AsyncIterator[Server[Any]]:
+    """Yield an MCP server with agentcli's tools, or those named in `only`. Raises `UsageError` for an unknown name."""
     builder = Builder(config, store=MemorySessions(), on_notice=warn)
     registry = builder.offered_tools()
     # Tools that run in this program (mode "server") and do not come from an MCP server.

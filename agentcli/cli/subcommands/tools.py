@@ -317,6 +317,7 @@ class CommandExplainer:
         if len(analysis.segments) > 1:
             rows = [self._explain_segment(segment, facts, analysis.problem) for segment in analysis.segments]
             lines += [f"  {row['verdict']:<5} {' '.join(row['text'].split())}  ({row['reason']})" for row in rows]
+        # Only `call_effects` warns of leaving the sandbox. Else it would repeat the reason, which the first line has.
         effects = call_effects(facts, decision) if decision.runs_outside else command_effects(facts, analysis)
         lines += [f"  {line}" for line in effects.lines]
         return "\n".join(map(exposed, lines))

@@ -57,8 +57,7 @@ def make_command(direction: Direction, help: str) -> typer.Typer:
         turn, is_done = result.turn and result.turn.number, result.is_wanted and result.is_complete
         print_answer({"session_id": id, "turn": turn, "files": files, "done": is_done}, result.text, as_json=json)
         has_nothing_to_list = only_list and result.turn is None
-        has_succeeded = result.is_complete or has_nothing_to_list
-        raise typer.Exit(0 if has_succeeded else 1)
+        raise typer.Exit(0 if result.is_complete or has_nothing_to_list else 1)
 
     command.__doc__ = help
     return single_command(command)
@@ -82,7 +81,7 @@ async def _undo_or_redo(
             raise UsageError("File changes are not recorded because the setting checkpoints.enabled is off.")
         entries = [*stored]
 
-        def append(*bodies: Body) -> Awaitable[object]:
+        def append(*bodies: Body) -> Awaitable[object]:  # also to `entries`, in which `undo` looks for changes
             appended = log.append(*bodies)
             entries.extend(appended.entries)
             return appended.committed
