@@ -36,7 +36,10 @@ def input_with_both_names(tool: str, input: Mapping[str, Any], cwd: Path) -> dic
 
 
 def own_input(tool: str, updated: Mapping[str, Any], sent: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a hook's `updated` arguments under our names; a hook may change either of the two names that it gets."""
+    """Return a hook's `updated` arguments under our names. They were `sent` to it under both names of each.
+
+    If the hook has changed the value under one name only, that value applies.
+    """
     own = dict(updated)
     for theirs, ours in ARGUMENTS.get(tool, {}).items():
         value = own.pop(theirs, None)

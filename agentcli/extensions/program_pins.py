@@ -53,9 +53,9 @@ class ProgramPins:
         self._project_commands: set[str] = set()  # commands of the project's files
 
     def add(self, command: str, *, is_of_project: bool = False, variables: Mapping[str, str] = {}) -> None:
-        """Pin the files of a command from now on."""
+        """Pin the files of a command: for a project's as they were when it was trusted, for others as they are now."""
         if command in self._files and (not is_of_project or command in self._project_commands):
-            return  # it is pinned already, and no less strictly
+            return  # pinned already; a command of the person is pinned again if the project has it, too
         self._files[command] = named_files(command, cwd=self._cwd, root=self._root, variables=variables)
         if is_of_project:
             self._project_commands.add(command)
@@ -122,7 +122,7 @@ class ProgramPins:
         return digests
 
     def program_files(self) -> list[Path]:
-        """Return the real paths of all files that the commands run."""
+        """Return the real paths of all files that the commands run, which the sandbox protects from commands."""
         programs = {
             os.path.realpath(file.path)
             for command in self._files
@@ -262,7 +262,7 @@ class _CommandReader(Struct):
                     yield from self._program_files(word)
                 else:
                     yield from self._files_named_by(word, is_started=awaits_script)
-                for option in (previous + word, word):  # `-m server` is two words, `-mserver` one
+                for option in (previous + word, word):  # `-m server` is two words, joined here; `-mserver` is one
                     if module := _MODULE_OPTION.fullmatch(option):
                         yield from self._module_files(module[1])
                 if awaits_script and not word.startswith("-"):
@@ -288,7 +288,10 @@ class _CommandReader(Struct):
                 yield from self._files_named_by(f"{self._expand_variables(folder) or '.'}/{word}", is_started=True)
 
     def _files_named_by(self, word: str, *, is_started: bool) -> Iterator[NamedFile]:
-        """Yield the files that a word may name: as it is, by one of its parts, or after a shell has expanded it."""
+        """Yield the files that a word may name: as it is, by one of its parts, or after a shell has expanded it.
+
+        They are programs if the word `is_started`, and may be data if it is an argument.
+        """
         names = {word, word.partition("=")[2]}  # `x` of `--option=x`
         if word.startswith("-"):
             names.add(word[2:])  # `x` of `-Ix`

@@ -110,7 +110,7 @@ class WorkspacePrograms(msgspec.Struct, dict=True):
             self.pins.add(command, is_of_project=spec.is_of_project, variables=variables)
 
     def pin_files(self, roots: Sequence[Path]) -> list[Path]:
-        """Pin the programs in these folders, too, and return all that exist."""
+        """Pin the programs in these folders, too, and return all that exist, for the sandbox to protect."""
         if "pins" in vars(self) or any(_own_commands(self.config)):  # `pins` was used before, or is needed
             self.pins.add_folders(roots)
             return self.pins.program_files()

@@ -91,7 +91,7 @@ async def _command_output(command: str, template: Template, session: Session) ->
         arguments = tool.parse({"command": command})
         rules = Rules([*state.rules.allow, *template.allowed], state.rules.deny, state.rules.ask)
         facts = find_facts(tool, arguments, calls.workspace)
-        decision = decide_with_exposure(facts, state.mode, rules)
+        decision = decide_with_exposure(facts, state.mode, rules)  # a command that can read secret files needs a yes
         if decision.outcome != "allow":
             need = "is denied" if decision.outcome == "deny" else "requires approval"
             problem = f"/{template.name} wants to run `{command}`, which {need}: {decision.reason}."
@@ -99,7 +99,8 @@ async def _command_output(command: str, template: Template, session: Session) ->
                 rule = suggested[0]
                 problem += f" Add {rule} to allowed-tools in {template.file}, or use /permissions allow {rule}."
             raise UserError(problem)
-        context = ToolContext(calls.workspace, template.name, terms=RunTerms(only_reads=decision.only_reads))
+        terms = RunTerms(only_reads=decision.only_reads)
+        context = ToolContext(calls.workspace, call_id=template.name, terms=terms)
         output = await tool.output(arguments, context)
     except ToolError as error:
         problem = await calls.services.masked(str(error))
@@ -133,10 +134,7 @@ def add_user_commands(
 
 
 def _read_command(file: Path, name: str, fill: Callable[[str], str]) -> SlashCommand:
-    """Return the command in a file, in whose text `fill` expands a plugin's variables.
-
-    Raises `OSError`, `ValueError` or `UsageError`.
-    """
+    """Return a file's command; `fill` expands a plugin's variables. Raises `OSError`, `ValueError` or `UsageError`."""
     if not all(_NAME.fullmatch(part) for part in name.split(":")):
         raise ValueError("its name contains characters that commands cannot have")
     keys, body = split_frontmatter(fill(read_small_file(file).decode()).encode())

@@ -112,14 +112,14 @@ def _configured_tables(config: Config) -> list[_ServerTable]:
     root = project_root(config.cwd)
     user, local, file = str(config.paths.user_config), str(root / LOCAL_FILE), root / MCP_FILE
     tables: list[_ServerTable] = []
-    for layer in reversed(config.layers):
+    for layer in reversed(config.layers):  # the strongest first
         if servers := layer.values.get("mcp_servers"):
             of_project = Path(layer.source).is_relative_to(root / ".agentcli")
             scope: Scope = "local" if layer.source == local else "project" if of_project else "user"
             tables.append(_ServerTable(servers, scope, layer.source))
     if config.project.is_allowed and is_project_file(file, root):
         tables.append(_ServerTable(servers_in(file), "project", str(file)))
-        tables.sort(key=lambda table: table.source == user)  # puts the person's servers behind those of the file
+        tables.sort(key=lambda table: table.source == user)  # the person's servers last, after those of the file
     return tables
 
 
@@ -272,7 +272,7 @@ def make_servers(
     from agentcli.extensions.mcp.servers import Servers
 
     for spec in specs:
-        programs.add_server(spec)
+        programs.add_server(spec)  # a server whose files change later starts only after a question
     approvals = ServerApprovals(config.paths.state / "mcp", project_root(config.cwd), programs.pins)
     only = [name for name in config.settings.tools.only if name.startswith("mcp__")]  # empty: no limit
     return Servers(specs, Connector(config), approvals, on_notice=on_notice, clients=clients, only=only)

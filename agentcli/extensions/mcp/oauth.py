@@ -115,7 +115,7 @@ def _provider(
     receive_answer: Callable[[], object],
     client_metadata_url: str | None = None,
 ) -> _Provider:
-    """Return the provider of a server's tokens; for a login it calls `show_address`, then `receive_answer`.
+    """Return authentication with a server's tokens; for a login it calls `show_address`, then `receive_answer`.
 
     The server redirects the browser to `callback` with the answer. If `client_metadata_url` is the address of a
     document that describes agentcli, the server can read it in place of a registration.
@@ -126,7 +126,7 @@ def _provider(
         token_endpoint_auth_method="none",  # noqa: S106 - a program on a person's machine can keep no secret
     )
     provider = _Provider(url, metadata, tokens, show_address, receive_answer, client_metadata_url)  # type: ignore[arg-type]
-    provider.tokens = tokens  # for `_initialize`
+    provider.tokens = tokens  # from which it also takes when they expire
     return provider
 
 

@@ -272,12 +272,12 @@ def prompt_arguments(prompt: mcp_tools.RemotePrompt, line: str) -> dict[str, str
         raise UsageError(f"Could not read the arguments: {error}.") from error
     pairs = (word.partition("=") for word in words)
     named = {name: value for name, equals, value in pairs if equals and name in names}
-    values = [word for word in words if word.partition("=")[0] not in named]
+    values_in_order = [word for word in words if word.partition("=")[0] not in named]
     unnamed = [name for name in names if name not in named]
-    if len(values) > len(unnamed) > 0:  # the last argument takes the remaining words
+    if unnamed and len(values_in_order) > len(unnamed):  # the last argument takes the remaining words
         last = len(unnamed) - 1
-        values = [*values[:last], " ".join(values[last:])]
-    arguments = named | dict(zip(unnamed, values, strict=False))
+        values_in_order = [*values_in_order[:last], " ".join(values_in_order[last:])]
+    arguments = named | dict(zip(unnamed, values_in_order, strict=False))
     if missing := [name for name, is_required in prompt.arguments if is_required and name not in arguments]:
         raise UsageError(f"{prompt.name} also needs {', '.join(missing)}.")
     return arguments

@@ -212,7 +212,7 @@ def remote_tools(server: str, tools: Sequence[RemoteTool], call: CallRemote, use
             tool.description.strip() or tool.name,
             NoArguments,
             partial(_run, tool, call),
-            "foreign",  # a server's hints about a tool (readOnlyHint and the like) prove nothing
+            effect="foreign",  # a server's hints about a tool (readOnlyHint and the like) prove nothing
             source=f"mcp:{server}",
             time_limit_s=None,  # `Server.call_tool` has its own, which stops while the person is asked something
             schema=provider_schema(tool.schema),
@@ -250,7 +250,7 @@ def fit_tools(specs: Sequence[ToolSpec], max_tokens: int) -> tuple[ToolSpec, ...
     """Return the tools in as much detail as fits: in full, or else as stubs, or else as many stubs as fit."""
     if _tokens(specs) <= max_tokens:
         return tuple(specs)
-    stub_tokens = max_tokens - _tokens((ToolSpec("", STUBS_NOTE, {}),))
+    stub_tokens = max_tokens - _tokens((ToolSpec("", STUBS_NOTE, {}),))  # the note is sent along with stubs
     for words in STUB_WORDS:
         stubs = [_stub(spec, words) for spec in specs]
         if _tokens(stubs) <= stub_tokens:

@@ -187,6 +187,7 @@ def describe_plugin(plugin: Plugin, config: Config) -> Iterator[str]:
     notices = list[str]()
     row = plugin_row(plugin, is_enabled=True, report=notices.append)
     yield from (f"  {kind}: {', '.join(row[kind])}" for kind in ("commands", "agents", "skills") if row[kind])
+    # `plugin_row` has reported what cannot be used. Here `str` takes the reports and does nothing with them.
     for hook in (hook for table, file in plugin.hooks for hook in read_hooks(table, file, str)):
         yield f"  hook: {hook.event} runs `{hook.title}`"
         notices += [hook.note] if hook.note else []

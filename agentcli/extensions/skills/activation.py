@@ -245,7 +245,10 @@ class SessionSkills(Struct, kw_only=True):
             self.end(by="model", store=store)
 
     def begin_turn(self, conversation: Conversation, *, is_resumed: bool = False) -> None:
-        """End the grants for the last prompt, and make the active skills those of the log, as after a rewind."""
+        """End the grants for the last prompt, and make the active skills those of the log, as after a rewind.
+
+        A skill that the model activated becomes active again only if its turn `is_resumed`, because it ends with it.
+        """
         for id in self._grants.keys() - self._activated_before_prompt:
             self._revoke_grants(id)
         self._activated_before_prompt.clear()

@@ -160,10 +160,10 @@ def split_frontmatter(data: bytes) -> tuple[dict[str, Any], str]:
     try:
         keys = _load_yaml(source)
     except ValueError as error:
-        try:
+        try:  # with plain values in quotes, which other tools accept without them
             keys = _load_yaml(re.sub(_PLAIN_VALUE, _quoted, source))
-        except ValueError:  # the first error is about the text as it was written
-            raise error from error.__cause__
+        except ValueError:
+            raise error from error.__cause__  # the first one, which is about the text as it was written
     if isinstance(keys, dict | None):
         return {str(key): value for key, value in (keys or {}).items()}, text[frontmatter.end() :]
     raise ValueError("its frontmatter is not a list of keys and values")

@@ -160,7 +160,7 @@ class Subagents:
         """Return a function that asks the parent's person the subagent's questions, with ids that name the subagent."""
 
         async def ask(request: events.AnyQuestion, decide: Decide | None) -> Approve | PolicyDecision:
-            if (ask_person := run.call.turn.session.ask) is None:
+            if (ask_person := run.call.turn.session.ask) is None:  # the last front end has left meanwhile
                 return Approve(request.id, allowed=False, comment=NOBODY_LEFT)
             id, title = f"{run.id}/{request.id}", f"{run.id}: {request.title}"
             try:

@@ -115,9 +115,10 @@ class ClientFiles:
         return file
 
     def _write(self, path: Path, content: bytes) -> None:
-        """Make sure that `content` is on the disk, even if the editor does not save it, or reformats it."""
+        """Write a file through the editor, so that its open copy stays current, or to the disk if the editor cannot."""
         text = _utf8_text(content)
         has_folder = self._disk.look(path.parent).kind is not None  # not every editor creates missing folders
+        # An editor drops a byte order mark.
         if text is not None and not text.startswith(BOM) and has_folder and self._is_served_by_editor(path):
             params = {**self._params(path), "content": text}
             try:
@@ -125,8 +126,8 @@ class ClientFiles:
             except (RpcError, TimeoutError) as error:
                 raise PermissionError(errno.EACCES, f"the editor could not write it: {error}") from error
             if self._on_disk(path) == content:
-                return
-        self._disk.write(path, content)  # the exact bytes
+                return  # else the editor has not saved the file, or has reformatted it
+        self._disk.write(path, content)
 
     def _save(self, path: Path) -> None:
         """Write the editor's unsaved changes to the disk. Raises `ToolError`."""
@@ -257,8 +258,9 @@ class ClientQuestions:
         call = self._describe_call(question)
         chosen = await self._client.choose(self._session.id, call, list(map(_option_for, choices)))
         answer = next((choice.answer for choice in choices if choice.id == chosen), None)
+        # Questions and plans of the model are not about a call, nor is a question about the turn: its call has no name.
         is_about_call = question.call.name and not isinstance(question, Question | PlanApproval)
-        if is_about_call and answer is not None and answer.allowed:  # the call was shown as pending
+        if is_about_call and answer is not None and answer.allowed:  # the question has shown the call as pending
             self._client.update(self._session.id, updates.call_update(call["toolCallId"], status="in_progress"))
         return answer
 

@@ -169,7 +169,10 @@ class PromptParts(Struct, frozen=True):
 
 
 def parse_prompt(content: Sequence[Content], cwd: Path) -> PromptParts:
-    """Parse a prompt. Raises `ValueError` if it is empty, or has images or documents that no model accepts."""
+    """Parse a prompt, in whose text `@path` stands for each file that the person has linked or embedded.
+
+    Raises `ValueError` if it is empty, or has images or documents that no model accepts.
+    """
     text = ""
     links: list[str] = []
     media: list[Media] = []

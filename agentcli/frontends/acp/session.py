@@ -118,13 +118,13 @@ class ClientSession:
             if prompt is None:
                 return _CANCELLED if self._is_cancelled else {"stopReason": "end_turn"}
         else:
-            typed = " ".join((parts.text, *parts.links))  # names the files to attach
-            blocks = await asyncio.to_thread(self._host.attach, parts.text, typed)
+            naming_files = " ".join((parts.text, *parts.links))  # files that these words name are attached
+            blocks = await asyncio.to_thread(self._host.attach, parts.text, typed=naming_files)
             prompt = Prompt((*blocks, *parts.media))
         await self._wait_for_turns()  # a subagent's report may have started a turn
         if self._is_cancelled:
             return _CANCELLED
-        self._updates.own_prompts.append(prompt.blocks)
+        self._updates.own_prompts.append(prompt.blocks)  # so that it is not sent back to the client
         self._session.submit(prompt)
         await self._wait_for_turns()
         return self._stop_reason()

@@ -283,9 +283,10 @@ class PermissionBridge:
                 return ops.Approve(id, allowed=False, comment="The program's answer was neither allow nor deny.")
 
     def _change_permissions(self, updates: Sequence[Any]) -> dict[str, Any]:
-        """Apply changes of the mode and of restricting rules; return the allow rules as fields of `Approve`.
+        """Apply the changes of permissions that came with a yes; return the allow rules as fields of its `Approve`.
 
-        If one change is invalid, none is applied: it may be a restriction that belongs to the others.
+        An `Approve` can add allow rules alone, so the mode and the restricting rules are changed here. If one change
+        is invalid, none is applied: it may be a restriction that belongs to the others.
         """
         mode, is_lasting = "", False  # True if the allow rules are for later sessions, too
         restrictions, allowed = list[tuple[Verb, Rule]](), list[str]()

@@ -203,8 +203,9 @@ async def _rewind_files(host: ScreenlessHost, message_id: str, *, is_dry: bool) 
     changes = History(entries).since(message_id)
     if changes is None:  # nothing was changed since
         return {"canRewind": True, "filesChanged": []}
-    result = await undo_in(host.session, "undo", "list" if is_dry else "yes", host.confirm, turn=changes)
-    files = [file.path for file in result.files if file.how != "kept"]
+    answer = "list" if is_dry else "yes"  # to the question whether to undo
+    result = await undo_in(host.session, "undo", answer, host.confirm, turn=changes)
+    files = [file.path for file in result.files if file.how != "kept"]  # without those that were as before already
     if conflicts := [file.path for file in result.files if file.how == "conflict"]:
         return {"canRewind": False, "error": f"Others have changed {', '.join(conflicts)}.", "filesChanged": files}
     return {"canRewind": True, "filesChanged": files}

@@ -71,7 +71,7 @@ class ClaudeCodeOutput(JsonOutput):
                 return
             case events.EntryStored(entry):
                 self._entry_id = entry.id
-                if self._client.transcripts is not None and event.agent_id == "main":
+                if self._client.transcripts is not None and event.agent_id == "main":  # the program stores them, too
                     self._channel.write(mirror_object(entry, self._session.id, self._client.transcripts))
                 if self._client.replays_prompts and entry.is_prompt and event.agent_id == "main":
                     self.write({**(entry_object(entry, self._session.id) or {}), "isReplay": True})

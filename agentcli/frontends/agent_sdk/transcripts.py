@@ -76,7 +76,7 @@ class HookTranscript:
                 for block in line.get("message", {}).get("content", ()):
                     if block["type"] == "tool_use":
                         block["name"], block["input"] = claude_code_call(block["name"], block["input"], cwd)
-                masked = mask.value(line)[0] if mask else line
+                masked = mask.value(line)[0] if mask else line  # without the number of secrets
                 transcript.write(msgspec.json.encode(masked).decode() + "\n")
         self._written.update(entry.id for entry in entries)
         return str(file)
