@@ -57,7 +57,7 @@ async def run_turn(turn: Turn) -> Done | TurnFailed:
         await turn_log.wait_until_stored_anyway(turn)
         why = str(cancelled.args[0]) if any(cancelled.args) else ""  # the `reason` of an `Interrupt`
         reason: DoneReason = "paused" if pending else "interrupted"
-        turn.emit(failed_event(turn, why, True, "GivenUp") if why else done_event(turn, reason))
+        turn.emit(failed_event(turn, why, is_retryable=True, kind="GivenUp") if why else done_event(turn, reason))
         raise
     turn.emit(end)
     return end
@@ -204,14 +204,14 @@ def _new_turn(state: AgentState, runtime: Runtime, emit: Emit) -> Turn:
 def add_messages(turn: Turn, messages: Sequence[Sequence[Block]], *, from_queue: bool) -> list[str]:
     """Add the person's messages, and return the ids of their entries."""
     bodies: list[Body] = [User(tuple(message)) for message in messages]
-    turn.runtime.calls.history.forget_results()
+    turn.runtime.calls.history.forget_results()  # a message may ask for calls that had the same result before
     for notice in (notice for message in messages for notice in unattached_files(message)):
         turn.emit(Notice(notice))
     if not from_queue:
         return [entry.id for entry in turn_log.add(turn, *bodies)]
-    entries = turn_log.add(turn, *bodies, turn.state.conversation.queue.entry())
+    *messages_added, _queue = turn_log.add(turn, *bodies, turn.state.conversation.queue.entry())
     turn.emit(turn_log.queue_event(turn.state))
-    return [entry.id for entry in entries[:-1]]
+    return [entry.id for entry in messages_added]
 
 
 def is_unanswered(conversation: Conversation, *, counts_reminders: bool = True) -> bool:

@@ -380,7 +380,7 @@ class Session:
         self._takeover_watch.cancel()
         if calls.parent_call is None:  # a subagent's session is part of its parent's session
             await fire(calls, "SessionEnd", reason="other")
-        self._handle(ops.Pause())
+        self._handle(ops.Pause())  # calls that the client runs get their results in a later run
         for task in filter(None, (self._turn, *self._commands)):
             task.cancel()
         await self.idle()

@@ -149,7 +149,7 @@ async def apply_compaction(
     trigger = compaction.trigger
     await fire(runtime.calls, "PreCompact", subject=trigger, trigger=trigger)
     append(compaction)
-    state.model.window_share = 0.0
+    state.model.window_share = 0.0  # the window has room again, so a later warning is due when it fills up
     state.add_mode_note()
     before, after = compaction.tokens_before, compaction.tokens_after
     emit(events.Compaction(before, after, compaction.strategy, trigger, compaction.cost_usd))

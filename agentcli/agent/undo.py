@@ -132,7 +132,8 @@ class History:
             is_redo = any(taken_back in self._restores for taken_back in restored.takes_back)
             if not is_redo and id not in self._undone and restored.changes:
                 calls = [self.calls[call] for call in restored.takes_back if call in self.calls]
-                number, prompt = min(((call.turn, call.prompt) for call in calls), default=(0, ""))  # none was readable
+                number, prompt = min(((call.turn, call.prompt) for call in calls), default=(0, ""))
+                # To redo is to take back the changes that the undo has made.
                 return TurnChanges(number=number, prompt=prompt, calls=((id, log.FilesChanged("", restored.changes)),))
         return None
 
@@ -143,7 +144,7 @@ class History:
             changed = self.calls[id].changed
             if id not in self._undone:
                 is_untried = is_untried or bool(changed.changes)
-            else:  # changes that conflicted with later changes were not undone
+            else:  # the undo has `left` the paths where later changes conflicted
                 conflicts = self._restores[self._undone[id]].left
                 changes = tuple(change for change in changed.changes if change.path in conflicts)
                 changed = structs.replace(changed, changes=changes, left_out=())

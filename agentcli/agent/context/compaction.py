@@ -87,6 +87,7 @@ class Compactor(Struct, kw_only=True):
         if isinstance(compaction, Compaction):
             if not problem:
                 self._reported.clear()  # a problem after a success is shown again
+            # `stubs` are the recent entries that the compaction cuts.
             if any(entry.is_prompt and entry.id in compaction.stubs for entry in conversation.path):
                 emit(Notice("Your message is too long. The model gets only its beginning, without images."))
             return compaction
@@ -168,7 +169,7 @@ class Compactor(Struct, kw_only=True):
             return
         if self.settings.strategy != "summarize":  # the strategy uses summaries only if nothing cheaper is enough
             if len(self.summaries.missing(older)) < min(self.settings.keep_turns, len(older)):
-                return  # most are written, and the rest can wait
+                return  # few are missing, so they can wait until more are
             plan = self._plan(basis, turns, summaries={})
             if isinstance(plan, Compaction) and plan.strategy == "truncate":  # shortening results is enough
                 return

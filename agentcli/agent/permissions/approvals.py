@@ -212,7 +212,7 @@ async def _preview(policy: CallPolicy, context: ToolContext) -> str:
 async def _with_answer(
     permitted: PermittedCall, answer: Approve, hunks: tuple[str, ...], context: ToolContext
 ) -> PermittedCall:
-    """Return a call that the person allowed, with their comment, reduced to the hunks that they chose."""
+    """Return a call that the person allowed, with their comment. `narrow` reduces an edit to the hunks they chose."""
     narrow, report, comment = permitted.policy.facts.tool.narrow, permitted.policy.call.report, answer.comment
     quoted = f"“{comment}”" if comment else ""
     scope = {"once": "allowed", "session": "allowed for this session", "always": "always allowed"}.get(answer.scope, "")

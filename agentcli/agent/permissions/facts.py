@@ -91,7 +91,7 @@ class PathLookup:
             is_ordinary_place = root is not None and not judge.is_auto_executed(real.relative_to(root))
             holds_secrets = not (is_new and has_only_secret_name and is_ordinary_place)
         elif kind == "protected" and access == "write" and root is not None:
-            # The sandbox lets calls change auto-executed files that people review.
+            # Calls may change what people review before it is run, unless git or a trusted command would run it.
             is_read_only = not judge.is_reviewed(real.relative_to(root)) or status.is_auto_executed
         return judge.PathFacts(
             given=given,
@@ -109,10 +109,10 @@ class PathLookup:
         real, home, cwd, roots = status.real, self.workspace.settings.home, self.workspace.cwd, self.roots
         if status.place != "granted":  # the person has already opened a granted path
             by_place = judge.judge_path(str(real), access=access, cwd=cwd, roots=roots, home=home)
-            if by_place == "outside" and status.place == "secret":
+            if by_place == "outside" and status.place == "secret":  # of the two kinds, that is the worse
                 return "secret"
-            is_auto_executed_outside = by_place == "outside" and status.is_auto_executed  # that is "protected" instead
-            if by_place != "plain" and not is_auto_executed_outside:
+            becomes_protected = by_place == "outside" and status.is_auto_executed  # which is returned below
+            if by_place != "plain" and not becomes_protected:
                 return by_place
         if status.place == "granted" or given != str(real):
             by_name = judge.judge_path(parse_name(given), access=access, cwd=cwd, roots=roots, home=home)
@@ -164,8 +164,8 @@ class CallFacts(Struct, frozen=True, kw_only=True):
     def why_runs_outside(self) -> str:
         """The reason why a command must run outside the sandbox; empty if none, or if its call asks for that itself."""
         sandbox = self.workspace.facts
-        can_leave = getattr(self.arguments, "unconfined", None) is False  # True: its call asks for that
-        if not can_leave or not sandbox.confines or sandbox.profile == "danger-full-access":
+        asks_to_leave = getattr(self.arguments, "unconfined", None)  # None: the tool's calls never leave the sandbox
+        if asks_to_leave in (None, True) or not sandbox.confines or sandbox.profile == "danger-full-access":
             return ""
         for remote in self.command.effects.remotes if self.command is not None else ():
             if remote.startswith("ssh://"):

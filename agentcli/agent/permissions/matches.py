@@ -52,7 +52,7 @@ def find_matches(facts: CallFacts, rules: Rules) -> RuleMatches:
             ask=_first_restriction(facts, command, rules.ask),
             allow=allow,
             why_not_allowed=why_not_allowed,
-            denies_some=_first_rule(rules.deny, tool.name, lambda pattern: True),
+            denies_some=_first_rule(rules.deny, tool.name, lambda pattern: True),  # whatever commands it denies
         )
     if tool.effect in ("read", "edit"):
         return _matches_of_files(facts, rules)
@@ -110,7 +110,7 @@ def covers_path(rule: Rule, path: PathFacts, base: PatternBase) -> bool:
         return False
     if path.kind in ("plain", "outside") or records.is_literal(rule.pattern):
         return True
-    # Does the pattern mean such files? Test an example that it matches: for `**/*.pem`, `.x.x/.x.pem`.
+    # `**/*.pem` means secret files, `**` does not. To find out, judge an example: the pattern with `.x` for each `*`.
     example = PurePath(rule.pattern.lstrip("/").replace("*", ".x"))
     if path.kind == "secret":
         return is_secret(example, base.home)
@@ -138,7 +138,7 @@ def rule_about(paths: Sequence[Path], rules: Sequence[Rule], base: PatternBase, 
 
 def _first_restriction(facts: CallFacts, command: records.CommandAnalysis, rules: Sequence[Rule]) -> Rule | None:
     """Return the first deny or ask rule that covers any part of a command, or a file or host that it uses."""
-    effects = command.effects | command.doubts.effects
+    effects = command.effects | command.doubts.effects  # `doubts`: of scripts that it may run
     # A rule such as `bash(* | sh)` is about the whole command, so the whole is one more segment.
     full_text = " ".join(facts.command_text.split())
     whole = records.Segment(text=full_text, words=None, verdict="try", reason="", deny_forms=(full_text,))
@@ -183,7 +183,7 @@ def _why_not_granted(facts: CallFacts, command: records.CommandAnalysis, rules: 
     """Return why allow rules that cover a command do not apply: it opens a file that none of them names; else ""."""
     grants = [rule for rule in rules if rule.pattern and rule.is_about(facts.tool.name) and not command.problem]
     search = GlobSearch("dotglob" in facts.command_text)  # the command may set that option of bash
-    # The effects of each part, with the patterns of the allow rules that cover it.
+    # The effects of scripts that may run, which no rule covers, and of each part, with the patterns that cover it.
     parts: list[tuple[records.Effects, list[str]]] = [(command.doubts.effects, [])]
     for segment in command.segments:
         if segment.verdict != "allow" or search.finds_hidden:  # even a part that only reads may open hidden files

@@ -84,7 +84,7 @@ class PaidRequest(Struct, kw_only=True, dict=True):
                 self._end_without_reply(too_long)
                 raise too_long from error
             self._end_without_reply()
-            self.budgets.check()
+            self.budgets.check()  # raises the error of the budget, if that is used up after the charge
             raise UserError("The request was stopped because its time budget ran out.") from error
         except ProviderError as error:
             self._end_without_reply(error)
@@ -143,7 +143,7 @@ class PaidRequest(Struct, kw_only=True, dict=True):
         self._reservation.settle(usage, self.target.info.cost(usage), duration_s)
 
     def _end_without_reply(self, error: ProviderError | None = None) -> None:
-        """End an attempt without a reply. It is free if the server rejected it, or never received it."""
+        """End an attempt without a reply. It is free if an error shows that the server does not bill it."""
         if not self._reservation.is_open:  # the attempt has ended already
             return
         if error is not None and not (self._has_begun or error.is_answered):
@@ -237,7 +237,8 @@ async def with_repairs(
     `rejected` stores the keys that were left out, by model, for later requests. Raises `ProviderError` if no rewrite
     helps, or the rejection has other reasons.
     """
-    # The keys to leave out next; those that cured earlier rejections; and these with all that were tried since.
+    # `omitted` are the keys to leave out next, `proven` those that cured earlier rejections, and `cumulative` is
+    # `proven` with the keys of all rewrites since then that add up.
     omitted = proven = cumulative = rejected.get(model, frozenset())
     last_text, tried = "", set[str]()
     while True:
@@ -292,8 +293,7 @@ def rewrites(request: llm.Request, error: ProviderError) -> list[Rewrite]:
     if not blames_content(error):  # neither an optional field nor a message is to blame
         return found
     for field in _named_fields(error):
-        # Without tools, the field `parallel_tool_calls` has no meaning.
-        fields = (field, "parallel_tool_calls") if field == "tools" else (field,)
+        fields = (field, "parallel_tool_calls") if field == "tools" else (field,)  # both are about tools
         keys = frozenset(_FIELD + name for name in fields)
         found.append(Rewrite(f"without {field}", keys, is_tried_alone=True))
     return found + _content_rewrites(request, error)

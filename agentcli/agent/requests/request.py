@@ -79,8 +79,8 @@ def report_omitted_media(turn: Turn, target: RequestTarget, request: llm.Request
     rules = getattr(target.provider, "media_rules", None)  # a caller's own provider may have none
     if rules is None:
         return
-    messages_with_media = [request.messages[n] for n in request.prepared.media_or_marks(request.messages)]
-    for text in omission_notices(messages_with_media, rules):
+    positions = request.prepared.media_or_marks(request.messages)  # of all messages that may have media
+    for text in omission_notices([request.messages[n] for n in positions], rules):
         notice = f"{target.name}: {text}."
         if notice not in turn.state.model.reported:
             turn.state.model.reported.add(notice)
@@ -241,7 +241,8 @@ async def store_reply(turn: Turn, target: RequestTarget, reply: llm.Done, attemp
         raise UserError(f"The model refused to answer ({why}). Your message was removed: rephrase it, or use /model.")
     turn.answer.parts.append(reply.message.text)
     turn.answer.is_half = False
-    turn.log.accepted_count, turn.log.is_retrying = len(turn.log.entry_ids), False
+    turn.log.accepted_count = len(turn.log.entry_ids)  # the provider has accepted all of them
+    turn.log.is_retrying = False
     stored = entries.Assistant(
         content=reply.message.content,
         provider=target.provider.name,

@@ -140,7 +140,7 @@ class NestedInstructions(Struct):
         if not folders and not any(rule for file in files for rule in self.finder.rule_files_for(file)):
             return Instructions()
         self._visited |= folders | {path for path, _ in new}
-        known = instruction_paths(entry.body for entry in conversation.request_entries)
+        known = instruction_paths(entry.body for entry in conversation.request_entries)  # the model has these
         return await asyncio.to_thread(nested_instructions, folders, files, self.cwd, finder=self.finder, known=known)
 
     def read_again(self, conversation: Conversation, current_text: str) -> Instructions:
