@@ -17,7 +17,7 @@ from agentcli.frontends.printable import printable, with_tilde
 from agentcli.frontends.terminal.composer import INPUT_HINTS, INPUT_MARKS, Composer, InputContext
 from agentcli.frontends.terminal.console import HINT, Console, notification
 from agentcli.frontends.terminal.controller import TerminalController
-from agentcli.frontends.terminal.dialogs import MAX_ROWS_BESIDE, Dialogs
+from agentcli.frontends.terminal.dialogs import MAX_WORK_ROWS, Dialogs
 from agentcli.frontends.terminal.input.completion import PromptCompleter
 from agentcli.frontends.terminal.input.prompt import KeyLabels, Picker, join_fitting
 from agentcli.frontends.terminal.input.typed_text import TypedText
@@ -35,7 +35,7 @@ from agentcli.settings.terminal import TerminalSettings
 from agentcli.tools.builtin.toolset import TodoItem
 
 MAX_TODO_ITEMS = 5  # of the to-do list, shown while a turn runs
-# By the end of the last turn: the state that is reported to the terminal (OSC 7501).
+# The state that is reported to the terminal (OSC 7501) after a turn, by how that turn ended.
 _STATES_AFTER = {"done": "done", "failed": "error", "interrupted": "idle", "auth": "blocked:kind=auth"}
 
 
@@ -77,6 +77,7 @@ class TerminalApp:
         encode = Status.to_claude_json if settings.status_format == "claude" else Status.to_json
         self._status_command = StatusCommand(settings.status_command, console.environment, console.draw_soon, encode)
         self._composer = composer = Composer(console, context, labels)
+        # Until the first prompt, a draft is stored for the next session that begins, not for this one.
         composer.session_id = lambda: controller.session.id if controller.has_entries else ""
         self._dialogs = dialogs = Dialogs(console, controller, composer, notify=partial(self._notify, is_question=True))
         self.ask_secret, self.ask_question = dialogs.ask_secret, dialogs.ask_question
@@ -97,8 +98,8 @@ class TerminalApp:
         self._composer.restore_draft()
         asyncio.get_running_loop().run_in_executor(None, self._composer.history.load)
         self.controller.start_opening().add_done_callback(self._opened)
-        for report in self._console.early_reports:
-            self.handle_report(report)
+        for report in self._console.early_reports:  # the terminal sent them before this screen was loaded
+            self.handle_terminal_report(report)
         for text in ([prompt] if prompt else []) + self._console.early_lines:
             self.controller.submit(TypedText(text))
 
@@ -115,10 +116,10 @@ class TerminalApp:
         else:
             self._view.print_line(text, "warning")
 
-    def handle_report(self, report: str) -> None:
+    def handle_terminal_report(self, report: str) -> None:
         if report in ("I", "O"):  # the window has got the focus, or lost it
             self._has_focus = report == "I"
-        elif report.startswith("11;"):
+        elif report.startswith("11;"):  # its background colour
             self._appearance.adapt_to_background(report)
 
     async def close(self) -> None:
@@ -128,7 +129,7 @@ class TerminalApp:
         self._status_command.cancel()
         self._dialogs.forget_questions()  # puts a draft that a question has hidden back into the input
         if not self.controller.is_open and (unsent := self._view.activity.queue.steering):
-            self._composer.keep_as_draft([message_text(content) for content in unsent])
+            self._composer.keep_as_draft([message_text(content) for content in unsent])  # typed before it opened
         if not self._composer.area.buffer.text.strip():
             self._composer.forget_draft()
         self._print_warnings()
@@ -155,11 +156,11 @@ class TerminalApp:
         status = status_rows(self.controller.status, columns, custom=custom, hint=hint, vi_mode=console.vi_mode)
         status = status[: max(0, max_rows - 2)]  # two rows stay for the input or a question
         room = max_rows - len(status)
-        if dialogs.hides_input:
+        if dialogs.hides_input:  # a list or a question's choices take the input's place
             panel = self._panel_rows(columns, room)
             room -= len(panel)
-            above = self._view.activity.rows(columns, min(room, MAX_ROWS_BESIDE) if dialogs.takes_keys else room)
-            # The cursor's cell within the panel: a list has it in its title, after the typed text.
+            above = self._view.activity.rows(columns, min(room, MAX_WORK_ROWS) if dialogs.takes_keys else room)
+            # The cursor is in a list's title, after the text typed to narrow the list, or at the marked choice.
             row, column = (0, dialogs.picker.cursor) if dialogs.picker else marked_cell(panel)
             return Frame([*above, *panel, *status], (len(above) + row, min(column, columns - 1)))
         panel = self._panel_rows(columns, max(0, room - 1))  # a row stays for the input
@@ -217,7 +218,7 @@ class TerminalApp:
     def _panel_rows(self, columns: int, max_rows: int) -> list[Row]:
         """Return the help on keys, the to-do list or a subagent's transcript; below it, the open list or question."""
         above = [] if self._dialogs.picker else self._help_and_todo_rows(columns)
-        if self._view.opened_agent and not (self._dialogs.is_open or self._actions.shows_keys):
+        if self._view.opened_agent and not (self._dialogs.is_open or self._actions.shows_key_help):
             # A third of the rows stays for the main agent's work and the input.
             above = self._view.activity.agent_rows(self._view.opened_agent, columns, max(1, max_rows * 2 // 3))
         dialog = self._dialogs.rows(columns, max_rows)[:max_rows]
@@ -226,7 +227,7 @@ class TerminalApp:
     def _help_and_todo_rows(self, columns: int) -> list[Row]:
         """Return the help on keys and the to-do list if they are open; while a turn runs, at least its open to-dos."""
         lines: list[Row] = []
-        if self._actions.shows_keys:
+        if self._actions.shows_key_help:
             room = max(10, columns // 3)  # for the keys of an action: a narrow window shows only the first ones
             keys = [(join_fitting(labels, room, ", ") or labels[0], text) for labels, text in self._labels.help()]
             width = max(len(names) for names, _ in keys) + 2
@@ -251,6 +252,7 @@ class TerminalApp:
         return todo_items(path[bisect_left(path, since, key=attrgetter("time")) :])
 
     def turn_ended(self, end: TurnEnd) -> None:
+        """Withdraw the turn's questions, and tell the terminal and the person how the turn ended."""
         self._dialogs.forget_questions(keep=self.controller.session.open_questions)  # background agents still ask
         self._state_at_rest = _STATES_AFTER[end]
         if end != "interrupted":
@@ -275,12 +277,12 @@ class TerminalApp:
     def _print_first_lines(self) -> None:
         """Print the project, the model and the instruction files that were read, then the warnings."""
         session = self.controller.session.snapshot()
-        program, files = self._opener.introduction()
+        program_and_folder, files = self._opener.introduction()
         model = self._opener.model_info(session.model).name
         parts = [git_branch(self._opener.root) or "", short_model(model), MODE_TEXTS[session.mode].name]
         head: list[Fragment] = []
         if self._console.banner:  # else it is part of the transcript already
-            name, _, folder = program.partition(" · ")
+            name, _, folder = program_and_folder.partition(" · ")
             head = [("bold", name), ("muted", " · ")]
             parts.insert(0, folder)
         head += [("muted", f"{' · '.join(filter(None, parts))}\n")]
@@ -311,6 +313,7 @@ class TerminalApp:
         return await self._console.lend_to(edit_text(text, self._console.environment))
 
     async def run_own_command(self, command: str, *, to_model: bool) -> None:
+        """Lend the terminal to a shell command of the person's, and give its output to the session."""
         session, view, output = self.controller.session, self._view, ""
         try:
             run = run_with_terminal(partial(run_in_terminal, session.runtime.calls, command))
@@ -330,12 +333,12 @@ class TerminalApp:
         self.draw_soon()
 
     def return_prompts(self, prompts: Sequence[TypedText]) -> bool:
-        """Put prompts back into the input; if it is in use, name the key that does so later, and return False."""
+        """Put prompts that got no answer back into the input; if it is in use, name the key that does so later."""
         if self._composer.area.buffer.text or self._dialogs.purpose != "prompt":
             text = f"Your message is kept. {self._labels.first('previous')} in the empty input brings it back."
             self._view.print_line(text, "warning")
             return False
-        for prompt in reversed(prompts):  # each is put before the later ones
+        for prompt in reversed(prompts):  # each is put above the later ones
             self._composer.put_before(prompt)
         self.draw_soon()
         return True

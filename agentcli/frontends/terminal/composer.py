@@ -52,8 +52,8 @@ class Composer:
         self._console, self.area = console, console.area
         self.pastes = Pastes()
         self._drafts = context.drafts
-        self.session_id: Callable[[], str] = lambda: ""  # returns the open session's id once that has a prompt
-        self._restored_id = ""  # of the session whose draft was restored last; empty before the first prompt
+        self.session_id: Callable[[], str] = lambda: ""  # the open session's id; empty until its first prompt
+        self._restored_id = ""  # of the session whose draft was restored last; empty for the draft of a new one
         self.history, self._folder = context.history, context.folder
         self._entry_number = 0  # of the history entry in the input: 1 is the newest, 0 the text that is being written
         self._entry_text = ""  # that entry's text, before the person edited it
@@ -70,10 +70,10 @@ class Composer:
         return self.pastes.typed(self.area.buffer.text)
 
     def take(self) -> TypedText:
-        """Empty the input, and return what was typed."""
+        """Empty the input to send what was typed; it is in the history from now on."""
         self._attach_named_images()
         typed = self.typed
-        self.remember()
+        self.add_to_history()
         self.area.replace_text("")
         self.pastes = Pastes()
         self.forget_draft()
@@ -88,7 +88,7 @@ class Composer:
         text, current = self.pastes.adopt(earlier), self.area.buffer.text
         self.area.set_text(f"{text}\n{current}" if current else text)
 
-    def remember(self) -> None:
+    def add_to_history(self) -> None:
         if self.typed.expand().strip():
             self.history.add(self.typed)
 
@@ -155,7 +155,6 @@ class Composer:
             self.area.buffer.cursor_position = span[1] if ahead else span[0]
 
     def stash(self) -> None:
-
         if self.area.buffer.text:
             self._stash.append(self.typed)
             self.area.set_text("")

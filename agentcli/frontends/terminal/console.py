@@ -42,7 +42,7 @@ class ConsoleView(Protocol):
 
     def draw(self, columns: int, max_rows: int) -> Frame: ...
 
-    def handle_report(self, report: str) -> None:
+    def handle_terminal_report(self, report: str) -> None:
         """React to a terminal's report: `11;rgb:…` is its background, `I` and `O` say that it has or lost the focus."""
 
     def close(self) -> Awaitable[None]: ...
@@ -81,7 +81,7 @@ class Console:
         self.area = PromptArea(placeholder=lambda: HINT)
         self.hint = Hint(self.area.buffer, self.draw_soon)
         self.keys = self._first_keys()
-        self._input = TerminalInput(sys.stdin, self._handle_report)
+        self._input = TerminalInput(sys.stdin, self._handle_terminal_report)
         self.app: Application[None] = Application(
             layout=self.area.layout,
             key_bindings=DynamicKeyBindings(lambda: self.keys),
@@ -195,6 +195,7 @@ class Console:
         self._draw_later(self._last_frame + FRAME_S - asyncio.get_running_loop().time())
 
     def _draw_later(self, seconds: float) -> None:
+        """Draw a frame after some seconds, unless one is due already."""
         loop = asyncio.get_running_loop()
 
         def draw() -> None:
@@ -254,15 +255,17 @@ class Console:
         frame = frame or Frame(*self.area.rows(columns, room))
         return Frame([*banner, *frame.rows], (len(banner) + frame.cursor[0], frame.cursor[1]))
 
-    def _handle_report(self, report: str) -> None:
+    def _handle_terminal_report(self, report: str) -> None:
         """Apply what the terminal can do; pass reports about its colours and the focus on to the view."""
         if report.startswith("?2026;"):
-            self.screen.synchronizes = report[6] in "123"  # 0 means unknown, 4 permanently off (DECRPM)
+            self.screen.synchronizes = (
+                report.removeprefix("?2026;")[0] in "123"
+            )  # 0 means unknown, 4 permanently off (DECRPM)
         elif report.startswith("7501;?"):
             self.shows_status = True
             self.draw_soon()
         elif self._view is not None:
-            self._view.handle_report(report)
+            self._view.handle_terminal_report(report)
         else:
             self.early_reports.append(report)
 

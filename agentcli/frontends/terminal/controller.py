@@ -21,7 +21,7 @@ from agentcli.conversation.mentions import missing_files_notice
 from agentcli.errors import NoKey, UserError
 from agentcli.frontends.hosts import OpenerHost, open_replacement
 from agentcli.frontends.run_end import describe_jobs, ended_jobs_notice
-from agentcli.frontends.terminal.input.typed_text import TypedText, as_typed
+from agentcli.frontends.terminal.input.typed_text import TypedText, rebuild_typed_text
 from agentcli.frontends.terminal.output.activity import message_text
 from agentcli.frontends.terminal.output.turn_view import TurnEnd, TurnView
 from agentcli.frontends.terminal.session_text import replay
@@ -196,18 +196,19 @@ class TerminalController(OpenerHost):
         self._terminal.forget_question(id)
 
     def _return_prompts(self, entry_ids: Sequence[str]) -> None:
-        """Put retracted messages back into the input, except those that were sent again meanwhile."""
+        """Put messages that were retracted without an answer back into the input, except those sent again meanwhile."""
         conversation = self.session.snapshot().conversation
-        sent_again = unanswered_messages(conversation).values()
+        awaiting_answer = unanswered_messages(conversation).values()  # a message among these was sent again
         bodies = (entry.body for entry in conversation.entries if entry.id in entry_ids)
         messages = [body for body in bodies if isinstance(body, User) and not body.is_reminder]
-        returned = [message.content for message in messages if message.content not in sent_again]
-        if returned and not self._terminal.return_prompts([self.as_typed(content) for content in returned]):
+        returned = [message.content for message in messages if message.content not in awaiting_answer]
+        if returned and not self._terminal.return_prompts([self.find_typed_text(content) for content in returned]):
             self._unsent = tuple(block for content in returned for block in content)
 
-    def as_typed(self, content: Sequence[Block]) -> TypedText:
-        """Return a message as it was typed; one of an earlier run has only tokens for images, not for pastes."""
-        return next((typed for sent, typed in self._sent if sent == content), None) or as_typed(content)
+    def find_typed_text(self, content: Sequence[Block]) -> TypedText:
+        """Return a message as the person typed it, so that they can edit it: pastes and images are short tokens."""
+        # The log does not say which part of an older message was a paste: only its images become tokens again.
+        return next((typed for sent, typed in self._sent if sent == content), None) or rebuild_typed_text(content)
 
     def submit(self, typed: TypedText, *, queue: bool = False) -> None:
         """Run a command, or send a prompt; a prompt steers a running turn or, with `queue`, waits for its end."""
@@ -247,6 +248,7 @@ class TerminalController(OpenerHost):
             await self._run_command(command, argument, queue=queue)
 
     async def _run_command(self, command: SlashCommand, argument: str, *, queue: bool) -> None:
+        """Run a slash command, and print its output; if it gives a prompt, send that to the model."""
         self.view.activity.commands[command.name] = time.monotonic()
         self._terminal.draw_soon()
         try:
@@ -254,7 +256,7 @@ class TerminalController(OpenerHost):
         finally:
             self.view.activity.commands.pop(command.name, None)
         match outcome:
-            case AsPrompt(text, model, foreign_texts):  # in a foreign text, `@file` attaches nothing
+            case AsPrompt(text, model, foreign_texts):  # in texts by others, `@file` attaches nothing
                 content = (*self._opener.attach(text, self.session, typed=text), *foreign_texts)
                 self._sent.append((content, TypedText(f"/{command.name} {argument}".rstrip())))
                 self._send(content, shown="", queue=queue, model=model)  # the typed command is printed already
@@ -351,7 +353,6 @@ class TerminalController(OpenerHost):
         return chosen
 
     async def confirm(self, shown: str, question: str) -> bool | None:
-
         self.view.print_gap()
         self.view.print_line(shown)
         try:

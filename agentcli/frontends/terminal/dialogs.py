@@ -23,7 +23,7 @@ from agentcli.frontends.terminal.text.fragments import Fragment, Row, clipped, f
 REACTION_S = 0.25  # no key answers a question sooner, because nobody can have read it
 LINGER_S = 0.6  # an answered question stays this long while nobody types: another often replaces it
 _STEPS = {"left": -1, "right": 1, "up": -1, "down": 1, "pageup": -1, "pagedown": 1, "end": sys.maxsize}  # by key
-MAX_ROWS_BESIDE = 3  # of running work, shown beside a question
+MAX_WORK_ROWS = 3  # of running work, shown beside a question
 MAX_ANSWER_ROWS = 3  # of a written answer, below the hunk or the plan that it is about
 ROWS_AROUND = 4  # beside the question and its answers: a gap, the status line, what the screen keeps free
 
@@ -44,7 +44,7 @@ class Dialogs:
         self._shown_panel: QuestionPanel | None = None  # the question whose subject is the last thing that was printed
         self._answered_panel: QuestionPanel | None = None  # it stays on the screen for `LINGER_S`
         self._shown_at = self._answered_at = self._typed_at = 0.0  # by `time.monotonic()`
-        self._enter_answers = True  # False once a command waits, because a further Enter is meant for it
+        self._enter_answers = True  # False after a typed command was set aside: another Enter is meant to send it
         self.is_writing_message = False  # True while a question waits until the person has written a message
         self._letters = TypedLetters(console, decide=self.decide, begin_text=self._begin_answer_or_message)
         self._draft = ""  # a prompt that questions hide
@@ -129,7 +129,7 @@ class Dialogs:
             self._stop_showing()
         if panel is not None and self._shown_panel is None and self.picker is None and self.purpose != "secret":
             self._shown_panel, self._answered_panel, self._enter_answers = panel, None, True
-            self._hold_lone_letter(panel)
+            self._hold_lone_letter(panel)  # before it counts as a message that is being written
             self.is_writing_message = self.purpose == "prompt" and self._is_typing()
             self._set_draft_aside()
             self._ignore_answers()
@@ -138,7 +138,7 @@ class Dialogs:
     def _stop_showing(self) -> None:
         """Let other text be printed; the question takes no keys until it is printed again below that text."""
         self._shown_panel = None
-        self._view.end_question()  # prints the output that was held back
+        self._view.release_held_output()  # prints the output that was held back
 
     def suspend(self) -> None:
         self._console.suspend()
@@ -158,7 +158,7 @@ class Dialogs:
         columns, review = self._console.columns, panel.review
         continues_preview = bool(panel.unread)  # the person pressed the key for the rest
         panel.unread, panel.review = [], None  # so that only the choices are measured
-        room = self._console.output.get_size().rows - MAX_ROWS_BESIDE - ROWS_AROUND - len(panel.rows(columns))
+        room = self._console.output.get_size().rows - MAX_WORK_ROWS - ROWS_AROUND - len(panel.rows(columns))
         panel.review = review
         shown, panel.unread = first_rows(fragments, columns, max_rows or max(1, room))
         panel.unread_rows = rows_of(panel.unread, columns) if panel.unread else 0
@@ -184,15 +184,15 @@ class Dialogs:
         """Let the question take keys once the message is sent or stashed, which empties the input."""
         self._typed_at = time.monotonic() if self._area.buffer.text else 0.0
         if self.is_writing_message and not self._area.buffer.text:
-            self.end_message()
+            self.stop_waiting_for_message()
 
-    def end_message(self) -> None:
-        """Let the question take keys; an unsent message returns after the answer."""
+    def stop_waiting_for_message(self) -> None:
+        """Let the question take keys; an unsent message or command is set aside, and returns after the answer."""
         self.is_writing_message, self._enter_answers = False, not self._area.buffer.text.startswith("/")
         self._ignore_answers(KEY_ALONE_S)  # a second Enter is not an answer
         self._set_draft_aside()
 
-    def _set_draft_aside(self) -> None:
+    def _set_draft_aside(self) -> None:  # `_restore_draft` brings it back
         if self.takes_keys:
             self._area.takes_prompt = False
             if text := self._area.buffer.text:
@@ -256,7 +256,7 @@ class Dialogs:
         """Apply a key that is no character to the first question, or to the review of its hunks or plan."""
         panel, step = self._panels[0], _STEPS.get(key, 0)
         self._console.hint.show("", 0.0)  # removes the last hint
-        if key == "enter" and self._letters.consume_enter(panel):
+        if key == "enter" and self._letters.consume_enter(panel):  # it belonged to letters typed just before
             return
         self._letters.forget_held()
         self._enter_answers |= key != "enter"  # a person who presses another key is looking at the question
@@ -281,7 +281,7 @@ class Dialogs:
     def decide(self, choice: Choice) -> None:
         """Answer the question, or open what leads to its answer: the input, the hunks or the editor."""
         self._letters.forget_held()
-        if not self.takes_keys:  # the choice is a held letter's, and something else has got the keys meanwhile
+        if not self.takes_keys:  # a letter was held back, and meanwhile a list or the input got the keys
             return
         panel = self._panels[0]
         match choice.id:
@@ -308,6 +308,7 @@ class Dialogs:
                 self._submit_answer(panel.answer(choice))
 
     async def _edit_plan(self, panel: QuestionPanel) -> None:
+        """Accept the plan as it is after the person has edited it; the answer's comment is the edited plan."""
         plan = panel.question.preview
         try:
             edited = await self._console.lend_to(edit_text(plan, self._console.environment))
@@ -315,7 +316,7 @@ class Dialogs:
             self._console.hint.show(str(error), 8.0)
             return
         if edited.strip() and panel is self.panel:  # else the question was withdrawn meanwhile
-            self._view.end_question()
+            self._view.release_held_output()  # else the edited plan would be held back, too
             self._view.print_markdown(edited)
             self._submit_answer(Approve(panel.question.id, allowed=True, comment="" if edited == plan else edited))
 
@@ -366,7 +367,7 @@ class Dialogs:
             if self._secret_result is not None and not self._secret_result.done():
                 self._secret_result.set_result(secret or None)
             self._area.replace_text(self._text_before_answer)
-            self._set_draft_aside()  # if the question takes the keys again
+            self._set_draft_aside()  # if a question is still open, the text returns only after it
 
     def accept_answer(self) -> None:
         """Use the text in the input for its purpose, and return the input to the prompt."""

@@ -66,13 +66,13 @@ class KeyActions(Struct, eq=False, kw_only=True):
         return self.controller.is_busy or self.activity.is_busy
 
     @property
-    def shows_keys(self) -> bool:
+    def shows_key_help(self) -> bool:
         return self.buffer.text == "?" and self.dialogs.purpose == "prompt"
 
     @property
     def has_open_view(self) -> bool:
         """True while something is open that Esc closes, even if the action `interrupt` has another key."""
-        is_view_open = self.shows_keys or self.shows_todo or bool(self.controller.view.opened_agent)
+        is_view_open = self.shows_key_help or self.shows_todo or bool(self.controller.view.opened_agent)
         return is_view_open or self.dialogs.is_writing_message or self.dialogs.purpose != "prompt"
 
     def enter(self) -> None:
@@ -89,21 +89,22 @@ class KeyActions(Struct, eq=False, kw_only=True):
         if self.dialogs.purpose in ("denial", "plan_comment", "answer") and commands.is_known(text):
             self.dialogs.end_answer()  # somebody who types a command's name means the command
             self.composer.area.set_text(text)
-            self._keep_command_for_later()
+            self._set_command_aside()
         elif self.dialogs.purpose != "prompt":
             self.dialogs.accept_answer()
-        elif self.shows_keys:
-            self.composer.area.replace_text("")
+        elif self.shows_key_help:
+            self.composer.area.replace_text("")  # without its `?`, the help is closed
         elif not self.composer.typed.expand().strip():  # Enter in the empty input
             self.controller.handle_empty_enter()
         elif self.dialogs.panel is not None and commands.is_command(text):
-            self._keep_command_for_later()
+            self._set_command_aside()
         else:
             self.console.begin_inserting()
             self.controller.submit(self.composer.take(), queue=queue)
 
-    def _keep_command_for_later(self) -> None:
-        self.dialogs.end_message()
+    def _set_command_aside(self) -> None:
+        """Let the person answer the open question first; then the command is in the input again."""
+        self.dialogs.stop_waiting_for_message()  # the question takes the keys
         self.console.hint.show("The command waits in the input until you have answered.", 8.0)
 
     def accept_with_menu(self) -> None:
@@ -127,7 +128,7 @@ class KeyActions(Struct, eq=False, kw_only=True):
         if self.controller.is_open and (waiting := self.activity.queued):
             self.controller.view.taken_back.append(waiting[-1])
             self.controller.session.submit(TakeBack(len(waiting) - 1))
-            self.composer.put_before(self.controller.as_typed(waiting[-1]))
+            self.composer.put_before(self.controller.find_typed_text(waiting[-1]))
 
     def search_history(self) -> None:
         # Equal entries are listed once, at the place of the newest.
@@ -152,9 +153,9 @@ class KeyActions(Struct, eq=False, kw_only=True):
         elif self.buffer.complete_state is not None:
             self.buffer.cancel_completion()
         elif self.dialogs.is_writing_message:
-            self.dialogs.end_message()
-        elif self.shows_keys:
-            self.composer.area.replace_text("")
+            self.dialogs.stop_waiting_for_message()
+        elif self.shows_key_help:
+            self.composer.area.replace_text("")  # without its `?`, the help is closed
         elif self.controller.view.opened_agent:
             self.controller.view.opened_agent = ""
         elif self.shows_todo:
@@ -197,8 +198,8 @@ class KeyActions(Struct, eq=False, kw_only=True):
             self.controller.leave()
 
     def _clear_input(self) -> None:
-        if not self.shows_keys:
-            self.composer.remember()
+        if not self.shows_key_help:
+            self.composer.add_to_history()
         self.composer.area.set_text("")
 
     def next_mode(self) -> None:
@@ -327,8 +328,9 @@ def _view_bindings(actions: KeyActions, when: _KeyConditions) -> Iterator[Bindin
 
 
 def _dialog_bindings(actions: KeyActions, when: _KeyConditions) -> Iterator[Binding]:
+    """Yield the keys for an open question and for an open list."""
     dialogs = actions.dialogs
-    # Below a list, Enter and Esc are for the input while it has a text.
+    # Below a list at startup, the person can write a prompt: Enter and Esc are for the prompt, once it has a text.
     list_takes_enter = when.has_list & (when.list_takes_text | when.is_empty)
     for key in ("enter", "escape", "tab", "backspace", "left", "right", "up", "down", "pageup", "pagedown", "end"):
         yield (key,), partial(dialogs.press, key), when.question_takes_keys

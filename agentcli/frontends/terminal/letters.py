@@ -63,12 +63,12 @@ class TypedLetters:
             self.hold(panel, held + text, is_early=is_early)
         elif held or text == "/" or panel.text_purpose != "denial":  # a denial in words begins with Tab
             self._begin_text(held + text)
-        else:  # not an answer, but a sentence if more letters follow
+        else:  # no answer, but a sentence if more letters follow; as an early letter, it never answers
             self.hold(panel, text, is_early=True, for_s=TYPING_PAUSE_S)
             self._console.hint.show(f"“{text}” is not an answer here.", 2.0)
 
     def _type_at_hunk(self, panel: QuestionPanel, held: str, text: str) -> None:
-        """Hold an answer. More letters make a sentence, except y and n, which practised fingers type in a row."""
+        """Hold a letter back: it answers unless it begins a sentence. Only y and n may be answers in a row."""
         now, review, held_choice = time.monotonic(), panel.review, panel.choice_for(held)
         are_answers = panel.choice_for(text) is not None and (not held or {held, text} <= {"y", "n"})
         if not are_answers or now < self._sentence_until:

@@ -107,7 +107,8 @@ class QuestionPanel:
 
     def choice_for(self, key: str) -> Choice | None:
         """Return the choice for a letter or, by its place, for a digit; None if the character may begin a text."""
-        if isinstance(self.question, events.Question):  # letters begin an answer, except y and n if these are options
+        if isinstance(self.question, events.Question):
+            # Options have digits as keys. A letter begins an answer in words, except y and n if Yes and No are options.
             index = yes_or_no(key, self.question.options)
             digit = key if index is None else f"{index + 1}"
             return next((choice for choice in self.choices if choice.key == digit and digit.isdecimal()), None)
@@ -272,12 +273,14 @@ class QuestionPanel:
             more = f" +{other_questions} more" if other_questions else ""
             head = [clipped([("bold", text), ("muted", more)], columns)]
         below = [] if self.unread or self.review else self._rule_rows(columns)
-        if self.review:  # laid out before the choices, because a yes can be selected only after its end was shown
+        # A review is laid out before its choices, because a yes can be selected only once the review's end was shown.
+        if self.review:
             room = max_rows - len(head) - len(self._choice_rows(self.choices, columns))
             head = [*self.review_rows(columns, max(MIN_REVIEW_ROWS, room)), *head]
         rows = self._choice_rows(self.selectable_choices, columns, is_ready=is_ready)
         room = max(1, max_rows - len(head) - len(below))
-        first = max(0, min(reviews.marked_cell(rows)[0] - room // 2, len(rows) - room))
+        marked_row, _ = reviews.marked_cell(rows)
+        first = max(0, min(marked_row - room // 2, len(rows) - room))  # so that the marked choice is in the middle
         return [*head, *rows[first : first + room], *below]
 
     def _choice_rows(self, choices: Sequence[Choice], columns: int, *, is_ready: bool = True) -> list[Row]:
@@ -285,7 +288,7 @@ class QuestionPanel:
         marked = None if isinstance(self.review, reviews.PlanComments) else self.selected
         rows: list[Row] = []
         for choice in choices:
-            mark, label_role = (reviews.MARK, "selected") if choice == marked else (("", " "), "")
+            mark, label_role = (reviews.MARK, "selected") if choice == marked else (reviews.NO_MARK, "")
             key_role, label_role = ("bold accent", label_role) if is_ready else ("muted", "muted")
             row: Row = [mark, (key_role, f" {choice.key:<{KEY_COLUMNS}}"), (label_role, choice.label)]
             rows += in_rows(row, columns, hang=KEY_COLUMNS + 2)  # 2: the mark and a blank
@@ -302,7 +305,8 @@ class QuestionPanel:
 
     def _describe_rule(self) -> str:
         """Describe what the rule covers; a text that cannot be parsed is returned as it was written."""
-        if self.rule == str(Rule("bash", escaped(str(self.question.call.input.get("command", "")).strip()))):
+        command = str(self.question.call.input.get("command", "")).strip()
+        if self.rule == str(Rule("bash", escaped(command))):  # the rule has no wildcards
             return "exactly this command"
         try:
             rules = parse_rules(self.rule)
@@ -340,8 +344,9 @@ def _covered_calls(rule: Rule) -> str:
 
 def _changes_text(question: events.ChangesApproval, columns: int, *, is_whole: bool) -> list[Fragment]:
     """Return the diffs of all changes; if they are long, a summary by file unless `is_whole`."""
-    first_hunks = accumulate((change.hunks for change in question.changes), initial=0)  # indices; the last is unused
-    # A change with a single hunk has no `diff`: the hunk is its whole text.
+    # For each change, the index of its first hunk in `question.hunks`; `change.hunks` is how many it has.
+    first_hunks = accumulate((change.hunks for change in question.changes), initial=0)
+    # A change with a single hunk has no `diff`, because the hunk shows all of it.
     parts = [(c.diff or question.hunks[first], c) for c, first in zip(question.changes, first_hunks, strict=False)]
     shown = [*chain.from_iterable(reviews.change_text(text, change, columns) for text, change in parts)]
     has_files = sum(len(split_files(text)) for text, _ in parts) > 1  # else there is nothing to summarize

@@ -36,15 +36,16 @@ class LinearOutput:
 
     def __init__(self, out: TextIO, theme: Theme | None = None) -> None:
         self._out, self._theme = out, theme
-        self.at_line_start, self.is_gone = True, False
+        self.at_line_start = True
+        self.has_lost_reader = False  # True once the program that read the output through a pipe has ended
 
     def print(self, fragments: Sequence[Fragment]) -> None:
         if text := plain(fragments):
             try:
                 self._out.write(self._theme.paint(fragments) if self._theme else text)
                 self._out.flush()
-            except OSError:  # the reader of a pipe has gone
-                self.is_gone = True
+            except OSError:
+                self.has_lost_reader = True
             self.at_line_start = text.endswith("\n")
 
 
@@ -125,9 +126,10 @@ class PlainTerminal(TerminalActions):
         if choice is not None and choice.id == "view":
             self._print_question(panel, is_whole=True)
             return
-        commands = self._controller.commands  # a mistyped one may be an answer to the model, such as /srv
-        is_model_question = isinstance(panel.question, Question)
-        if not choice and (commands.is_known(line) if is_model_question else commands.is_command(line)):
+        commands, is_model_question = self._controller.commands, isinstance(panel.question, Question)
+        # The model's question may be answered with a path, such as /srv; at an approval, that is a mistyped command.
+        is_command = commands.is_known(line) if is_model_question else commands.is_command(line)
+        if not choice and is_command:
             enter = "Enter skips it" if is_model_question else "Enter declines"
             self._view.print_question([("warning", f"Answer the question first ({enter}), then type {line} again.\n")])
             self._print_choices(panel)
@@ -139,7 +141,7 @@ class PlainTerminal(TerminalActions):
         self._show_question()
 
     def _show_question(self) -> None:
-        self._view.end_question()
+        self._view.release_held_output()
         if self._panels:
             self._print_question(self._panels[0])
 
@@ -227,7 +229,7 @@ class PlainTerminal(TerminalActions):
 
     def draw_soon(self) -> None:
         """Print the permission mode if it has changed; leave if nobody reads the output any more."""
-        if self._output.is_gone:
+        if self._output.has_lost_reader:
             self.leave()
         if (mode := self._controller.status.mode) != self._mode:
             self._mode = mode
@@ -241,7 +243,7 @@ class PlainTerminal(TerminalActions):
         still_open = self._controller.session.open_questions
         self._panels = [panel for panel in self._panels if panel.question.id in still_open]
         if not self._panels:
-            self._view.end_question()
+            self._view.release_held_output()
         if not self._controller.session.snapshot().conversation.queue.follow_ups:
             self.show_prompt_sign()
 

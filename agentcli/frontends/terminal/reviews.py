@@ -14,7 +14,7 @@ from agentcli.tools.command import ChangeSummary
 from agentcli.tools.observation import diff_counts
 from agentcli.tools.text.diff import path_of, split_files
 
-MARK = ("accent", "❯")
+MARK, NO_MARK = ("accent", "❯"), ("", " ")
 _HUNK_CHOICES = (Choice("take", "y", "Yes"), Choice("leave", "n", "No"))
 _FILE_CHOICES = (
     Choice("take_file", "f", "Yes to all in this file"),
@@ -137,12 +137,13 @@ class PlanComments:
         rows: list[Row] = []
         digits = len(str(len(self._lines)))
         for number, line in enumerate(self._lines):
-            mark, role = (MARK, "selected") if number == self._marked_line else (("", " "), "")
+            mark, role = (MARK, "selected") if number == self._marked_line else (NO_MARK, "")
             row: Row = [mark, ("line_number", f" {number + 1:>{digits}}  "), (role, with_spaces(line)[0])]
             rows += in_rows(row, columns, hang=digits + 4)  # 4: the mark and the blanks beside the number
             if comment := " ".join(exposed(self.comments.get(number, "")).split()):
                 rows += in_rows([("warning", f"{' ' * (digits + 4)}↳ {comment}")], columns, hang=digits + 6)
         self.page_rows = max(1, max_rows - 2)
+        # Both calls return two values: here, the marked row's number and the rows to show are needed.
         return _scrolled_rows(rows, marked_cell(rows)[0] - max_rows // 2, max_rows, columns)[0]
 
     def move(self, by: int) -> None:
@@ -182,7 +183,7 @@ def change_text(text: str, change: ChangeSummary, columns: int, *, is_brief: boo
         name = re.sub(r"(\d) (?=files?\b|bytes\b|[KMG]B\b)", "\\1\xa0", name)  # keeps number and unit in a row
         head = [("bold error" if is_deleted else "bold", f"  {name}{label if path else ''}"), ("muted", f"{counts}\n")]
         shown += wrapped(head, columns, hang=4)
-        if not counts:
+        if not counts:  # then the name is followed by all of the part
             texts = [("", f"  {note}\n") for note in notes]
             shown += diff_text(part, columns) if path else wrapped(texts, columns, hang=6)
     return shown

@@ -122,8 +122,8 @@ async def _copy(host: CommandHost, argument: str, console: Console) -> str:
     data = text.encode()
     if is_short := len(data) <= MAX_OSC_52_BYTES:
         console.write_codes(f"\x1b]52;c;{base64.b64encode(data).decode()}\x07")
-    programs = run_clipboard_programs(_CLIPBOARDS, console.environment, stdin=data)
-    if await anext(programs, None) is None and not is_short:  # neither has copied it
+    outputs = run_clipboard_programs(_CLIPBOARDS, console.environment, stdin=data)  # of each program that succeeds
+    if await anext(outputs, None) is None and not is_short:  # neither a program nor the terminal has copied it
         raise UserError("The answer is too long for the terminal's clipboard. To write it to a file: /export")
     return f"Copied {len(text):,} characters."
 

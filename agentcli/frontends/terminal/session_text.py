@@ -23,7 +23,8 @@ MAX_GAP = 8  # characters between two letters of a word that was typed in part
 CHARS_BEFORE = 12  # of an excerpt, before the match
 MAX_EXCERPT_CHARS = 60
 _REPORT = "<system-reminder>"  # begins the report of a background subagent, which is stored as a prompt
-# The person's own command with its output, as the session stores it.
+# The person's own shell command with its output. The session stores it as a reminder or, if the model does not get it,
+# as a note.
 _OWN_COMMAND = re.compile(r"<bash-input>(.*)</bash-input>\n<bash-output>(.*)</bash-output>", re.DOTALL)
 
 
@@ -60,7 +61,8 @@ class SessionText:
         if words := query.lower().split():
             self._found = sorted([*self._find_words(words)] or self._find_letters(words))[:MAX_FOUND]
         else:
-            self._found = [FoundPart(0, index, 0) for index, part in enumerate(self._parts) if part.label == "prompt"]
+            prompts = [index for index, part in enumerate(self._parts) if part.label == "prompt"]
+            self._found = [FoundPart(rank=0, part_index=index, position=0) for index in prompts]
         return [self._as_option(found) for found in self._found]
 
     def page_at(self, choice: int) -> tuple[str, int]:
@@ -114,6 +116,7 @@ class SearchList(Picker):
 
 
 def _parts(entries: Iterable[Entry]) -> Iterator[TranscriptPart]:
+    """Yield the texts that can be searched, each with a label: prompts, own commands, answers, results, reports."""
     calls: dict[str, ToolUse] = {}
     for entry in entries:
         match entry.body:

@@ -213,6 +213,7 @@ def coloured_rows(output: str) -> list[Row]:
         if number % 2:  # a code adds to those before it, unless it is a reset (0); later ones win, so old ones are cut
             codes = f"{codes[-100:]};{part}".lstrip(";") if part.strip("0;:") else ""
         else:
+            # A role that begins with `RAW` is painted with the codes after it.
             text.append((f"{RAW}{codes}" if codes else "muted", printable(part)))
     return [row for row in lines_of(text) if plain(row).strip()][:MAX_CUSTOM_ROWS]
 
@@ -314,7 +315,7 @@ class SessionStatus:
             self._terminal.draw_soon()
         self.stop_timer()
         wait_s = cache_lives_s + 1 if cache_lives_s > 0 else math.inf  # no check once the cache has expired
-        if self._print_job_ends(now) or self.status.jobs:
+        if self._print_job_ends(now) or self.status.jobs:  # an end must be printed later, or jobs still run
             wait_s = JOB_CHECK_S
         if wait_s < math.inf:
             self._timer = asyncio.get_running_loop().call_later(wait_s, self.refresh)

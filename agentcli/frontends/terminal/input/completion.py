@@ -184,11 +184,15 @@ class _Pattern:
         return self._tier(compared), len(path), path
 
     def _tier(self, path: str) -> int:
-        """Return how well the query fits a path: from 0, the best, to 3, which only has the letters in their order."""
+        """Return how well the query fits a path, from 0, the best, to 3.
+
+        0: the name (of a query with a slash: a part of the path) begins with the query. 1: the name holds it, or its
+        parts begin names of folders. 2: the path holds it. 3: the path only has its letters in their order.
+        """
         query = self._query
         name_start = path.rfind("/", 0, -1) + 1  # a folder's path also ends in a slash
         if "/" in query:
-            is_best, is_good = path.startswith(query) or f"/{query}" in path, bool(self._folders.search(path))
+            is_tier_0, is_tier_1 = path.startswith(query) or f"/{query}" in path, bool(self._folders.search(path))
         else:
-            is_best, is_good = path.startswith(query, name_start), path.find(query, name_start) >= 0
-        return (is_best, is_good, query in path, True).index(True)  # the first that is true
+            is_tier_0, is_tier_1 = path.startswith(query, name_start), path.find(query, name_start) >= 0
+        return (is_tier_0, is_tier_1, query in path, True).index(True)  # the first that is true

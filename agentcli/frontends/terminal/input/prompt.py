@@ -171,6 +171,7 @@ class PromptArea:
         self.buffer = PromptBuffer(complete_while_typing=Condition(lambda: self.takes_prompt), multiline=True)
         self.takes_prompt = True  # False at questions and while the input takes an answer
         self.is_secret = False  # the text is shown as stars
+        # Of the placeholder's parts, those are shown that fit into the row after the mark and before its last column.
         hint = ConditionalProcessor(
             AfterInput(lambda: [("class:muted", join_fitting(self.placeholder().split(" · "), self._columns - 3))]),
             Condition(lambda: not self.buffer.text),

@@ -157,8 +157,8 @@ class Pastes:
         return (found for found in _TOKEN.finditer(text) if found.group() in self._contents)
 
 
-def as_typed(content: Sequence[Block]) -> TypedText:
-    """Return the text that was typed for a prompt, with tokens in place of its images."""
+def rebuild_typed_text(content: Sequence[Block]) -> TypedText:
+    """Return a stored prompt as a text for the input, with tokens in place of its images."""
     pastes, text = Pastes(), ""
     for block in typed_blocks(content):
         if isinstance(block, Image) and isinstance(block.source, Base64Source):

@@ -127,16 +127,16 @@ class Screen(Renderer):
             out = self._redraw_changed(rows, cursor)
         elif 0 < region_rows <= len(rows) and has_room and not _may_differ_in_width(lines):
             out = [*self._insert(lines, line_rows), *self._redraw_changed(rows, cursor)]
-        else:  # no region yet, or one that shrinks while text arrives: it keeps its place only if all is drawn at once
+        else:  # no region yet, no room for the lines, or fewer rows, which keep their place if all is drawn at once
             out = self._redraw_all(lines, rows, cursor)
         if self.synchronizes and (lines or len(out) > 8):  # a few codes are drawn too fast to be seen half done
             out = [f"\x1b[?{SYNCHRONIZED}h", *out, f"\x1b[?{SYNCHRONIZED}l"]
         self.output.write_raw("".join(out))
 
     def _reuse_top_rows(self, lines: list[Fragment]) -> list[Fragment]:
-        """Let the region's top rows become transcript if they already show the next lines; return the other lines."""
+        """Let the region's top rows become transcript if they show its next lines already; return the other lines."""
         new_lines = lines_of(lines)
-        both = zip(new_lines, self._shown_rows[: self._cursor_row], strict=False)
+        both = zip(new_lines, self._shown_rows[: self._cursor_row], strict=False)  # the cursor stays in the region
         same = takewhile(lambda pair: merged(pair[0]) == merged(pair[1]) and not _may_differ_in_width(pair[0]), both)
         if not (count := sum(1 for _ in same)):
             return lines
@@ -171,7 +171,7 @@ class Screen(Renderer):
             at_row, at_column = len(rows) - 1, 0
             same_below = fragments.common_length(rows[::-1], old_rows[::-1])
             first_below = len(old_rows) - same_below
-            if same_below:  # these rows only move down
+            if same_below:  # empty rows are inserted above these, which only move down
                 out += [up(same_below + added - 1), f"\x1b[{added}L"]
                 at_row = first_below
             old_rows = [*old_rows[:first_below], *([] for _ in range(added)), *old_rows[first_below:]]
@@ -229,6 +229,7 @@ class Screen(Renderer):
         # The cursor's row counts up to the character under the cursor, because the cursor is wrapped with it.
         chars_before_cursor = sum(end <= self._cursor_column for end in accumulate(map(width, texts[-1])))
         texts[-1] = texts[-1][: chars_before_cursor + 1]
+        # `advance` returns how many rows a row's text adds when it is wrapped, and a column.
         return self._cursor_row + sum(fragments.advance(0, text, columns)[0] for text in texts)
 
     def _switch_modes(self, *, on: bool) -> None:
@@ -265,13 +266,14 @@ def reflows(environment: Mapping[str, str]) -> bool:
 
 
 def _difference(old: Row, new: Row) -> tuple[int, Row]:
-    """Return the column of the first difference, and the new row from there on."""
+    """Return the column of the first difference, and the part of the new row from there on, which is to be painted."""
     column = 0
     for number, fragment in enumerate(new):
         before = old[number] if number < len(old) else ("", "")
         if fragment == before:
             column += width(fragment[1])
             continue
+        # Other characters than ASCII may combine with the one before, so their fragment is painted as a whole.
         if fragment[0] != before[0] or not (fragment[1].isascii() and before[1].isascii()):
             return column, new[number:]
         same = fragments.common_length(fragment[1], before[1])

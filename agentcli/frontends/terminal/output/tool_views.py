@@ -89,7 +89,7 @@ def _call_line(event: ToolFinished, title: str, columns: int, *, is_started_job:
     is_failed = event.result.is_error or was_declined
     # An error's summary is the beginning of its message, which `_error_body` shows below the line.
     summary = "" if event.error_kind or was_declined else " ".join(printable(event.summary).split())
-    job = "/tasks" if is_started_job and not is_failed else ""
+    job = "/tasks" if is_started_job and not is_failed else ""  # the command that shows the job
     parts = (summary, job, answer, duration(event.duration_ms))
     outcome = "".join(f" · {part}" for part in parts if part)
     if is_failed:
@@ -161,7 +161,8 @@ def todo_lines(items: Sequence[TodoItem]) -> list[list[Fragment]]:
     return [[("", "  "), _SIGNS[status], ("muted" if status == "completed" else "", text)] for status, text in texts]
 
 
-# Why a claim is not verified, by outcome or topic: if no log entry is about it, and if some are.
+# Why a claim is not verified: if no log entry is about it, and if some are. The keys are the outcome "unchanged" and
+# topics; "checks" is for all topics that are not listed.
 _REASONS = {
     "file": ("no change recorded", "it has changed since"),
     "command": ("not in the log", "its exit code is not known"),
@@ -184,7 +185,7 @@ def describe_claim(claim: Claim) -> Fragment:
     if claim.verdict == "refuted":
         file_state = "changed" if outcome == "unchanged" else f"not {outcome}"
         return "error", f"✗\xa0{subject}: {file_state if topic == 'file' else 'the log says otherwise'}"
-    without_entries, with_entries = _REASONS.get(outcome) or _REASONS.get(topic, _REASONS["checks"])
+    without_entries, with_entries = _REASONS.get(outcome) or _REASONS.get(topic) or _REASONS["checks"]
     return "warning", f"?\xa0{subject}: {with_entries if claim.entries else without_entries}"
 
 

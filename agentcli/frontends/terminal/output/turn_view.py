@@ -12,14 +12,14 @@ from agentcli.conversation.entries import STRATEGY_NAMES, Queued
 from agentcli.frontends.printable import PrintableStream, exposed, printable, with_tilde
 from agentcli.frontends.terminal.output.activity import Activity, ArrivingCall, PendingRetry, RunningCall, message_text
 from agentcli.frontends.terminal.output.tool_views import FoldedText, claim_lines, duration, job_end, tool_view
-from agentcli.frontends.terminal.text.code import diff_fragments, warm_up
+from agentcli.frontends.terminal.text.code import diff_fragments, prepare_highlighting
 from agentcli.frontends.terminal.text.fragments import Fragment, wrapped
 from agentcli.frontends.terminal.text.markdown import MarkdownStream
 from agentcli.llm.messages import Block
 from agentcli.tools.command import BackgroundJob
 from agentcli.tools.observation import call_title, diff_counts
 
-MAX_FOLDED = 50  # newest cut texts that can be unfolded
+MAX_FOLDED = 50  # shortened texts that a key can show in full; older ones are forgotten
 MAX_PROMPT_LINES = 20  # of a prompt in the transcript
 LONG_TURN_S = 30.0  # a longer turn ends with a line on its duration and usage
 TurnEnd = Literal["done", "failed", "auth", "interrupted"]
@@ -58,8 +58,8 @@ class TurnView:
         self._markdown = self._new_markdown()
         self._has_text = False  # True while an answer's text arrives
         self._thinking_since = 0.0  # by `time.monotonic()`
-        # By call id: answers whose question, with the diff or the output, is on the screen already.
-        self._answers: dict[str, Approve] = {}
+        # By call id, the answers that were printed, below their questions: a call's line need not repeat those.
+        self._printed_answers: dict[str, Approve] = {}
         self.taken_back: list[Sequence[Block]] = []  # messages moved from the queue back into the input
         self._last_kind = ""  # the kind of the last block; empty after an empty line
         self.folded: deque[FoldedText] = deque(maxlen=MAX_FOLDED)
@@ -69,10 +69,10 @@ class TurnView:
 
     def reset(self) -> None:
         """Begin another session: print the previous one's unfinished text, and forget its other state."""
-        self.end_question()
+        self.release_held_output()
         self._end_text()
         self.activity = Activity()
-        self._answers.clear()
+        self._printed_answers.clear()
         self.taken_back.clear()
         self.folded.clear()
         self._last_kind = ""
@@ -105,7 +105,7 @@ class TurnView:
             case events.TurnStarted():
                 activity.clock.started = activity.clock.started or time.monotonic()
                 activity.clock.started_unix = activity.clock.started_unix or time.time()
-                warm_up()
+                prepare_highlighting()
             case events.ToolStarted(id, name, _, title):
                 self._end_text()
                 activity.calls[id] = RunningCall(name=name, title=self.format_title(title), started=time.monotonic())
@@ -154,14 +154,15 @@ class TurnView:
             self._held += fragments
 
     def print_question(self, fragments: Sequence[Fragment]) -> None:
-        """Print a question's subject, or more of it. Until `end_question`, all other output is held back."""
+        """Print a question's subject, or more of it. Until `release_held_output`, all other output is held back."""
         if self._held is None:
             self._end_text()
             self._begin_block("question")
             self._held = []
         self._printer.print(fragments)
 
-    def end_question(self) -> None:
+    def release_held_output(self) -> None:
+        """Print the output that was held back since `print_question`, and hold back no more."""
         held, self._held = self._held, None
         if held:
             self._end_line()
@@ -224,15 +225,15 @@ class TurnView:
     def print_answer(self, answer: Approve, line: Sequence[Fragment]) -> None:
         """Print a line on the person's answer below the question; the call's line need not repeat it."""
         if line:  # empty if the call's line will show the answer
-            self._answers[answer.id] = answer
+            self._printed_answers[answer.id] = answer
             self.print_question(line)  # at once, like the question
             if not self._held:  # the call's line follows without a gap; held output would be printed between them
                 self._last_kind = "calls"
 
     def print_call(self, event: events.ToolFinished, title: str) -> None:
-        """Print a finished call, unless the line about the answer says everything. Cut output can be unfolded."""
+        """Print a finished call, unless the line about its answer says everything; keep a cut text in `folded`."""
         self._end_text()
-        answer, columns, key = self._answers.get(event.id), self._printer.columns, self._unfold_key
+        answer, columns, key = self._printed_answers.get(event.id), self._printer.columns, self._unfold_key
         was_asked = answer is not None
         view = tool_view(event, title, columns=columns, was_asked=was_asked, is_live=self._is_live, unfold_key=key)
         if view.folded is not None:

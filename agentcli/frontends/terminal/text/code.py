@@ -42,7 +42,7 @@ _SPANS = (("/*", "*/"), ("<!--", "-->"), ('"""', '"""'), ("`", "`"), ("{-", "-}"
 
 
 @lru_cache(maxsize=1)
-def warm_up() -> None:
+def prepare_highlighting() -> None:
     """Compile the rules of the most common language in a thread, before its first line is shown."""
     threading.Thread(target=lexer_for, args=("python",), daemon=True).start()
 
@@ -69,7 +69,7 @@ class CodeHighlighter:
             return [("", text)]
 
     def _tokens(self, lexer: Lexer, text: str) -> Iterator[Token]:
-        """Yield a line's tokens. What it leaves open is kept in `_stack`, or in `_span` if the rules need its end."""
+        """Yield a line's tokens. What stays open is kept in `_stack`, or in `_span` if it is one of the `_spans`."""
         if not isinstance(lexer, RegexLexer) or isinstance(lexer, ExtendedRegexLexer):  # without rules for `_lex`
             yield from ((token, part.rstrip("\n")) for _, token, part in lexer.get_tokens_unprocessed(text + "\n"))
             return
@@ -95,7 +95,7 @@ class CodeHighlighter:
 def _lex(lexer: RegexLexer, text: str, at: int, stack: list[str]) -> Iterator[tuple[int, _TokenType, str]]:
     """Tokenize as `RegexLexer.get_tokens_unprocessed` does, but keep the stack of states from line to line."""
     rules: Rules = lexer._tokens  # noqa: SLF001  Pygments has no public name for them
-    for _ in range(4 * MAX_LINE_CHARS):
+    for _ in range(4 * MAX_LINE_CHARS):  # more steps than a line needs, unless only the states change
         if at >= len(text):
             return
         for match, action, state in rules[stack[-1]]:
@@ -225,7 +225,7 @@ def _coloured(rows: Sequence[_DiffLine], texts: Sequence[str], language: str) ->
             old, new = CodeHighlighter(language), CodeHighlighter(language)
             yield [("", text)]
         else:
-            if not row.kind:  # a line of both files
+            if not row.kind:  # a line of both files: `old` reads it, too, and its colours are those of `new`
                 old.line(text)
             yield (old if row.kind == "removed" else new).line(text)
 
@@ -270,6 +270,7 @@ def _shown_text(row: _DiffLine) -> str:
 
 
 def _line_fragments(row: _DiffLine, parts: Sequence[Fragment], number: str) -> Iterator[Fragment]:
+    """Yield a line of a diff as it is shown: its number, its sign, and `parts`, the fragments of its text."""
     sign = _SIGNS[row.kind]
     is_blank = not (sign.strip() or parts)  # then no spaces are printed
     if number:
@@ -294,14 +295,15 @@ def _mark_changed(row: _DiffLine, parts: Sequence[Fragment], changed: tuple[int,
 
 
 def _changed_words(rows: Sequence[_DiffLine], texts: Sequence[str]) -> dict[int, tuple[int, int]]:
-    """Compare removed lines with the added ones that replace them; return start and end of the difference by index."""
+    """Compare each removed line with its replacement; return start and end of the difference, by the lines' indices."""
     changed: dict[int, tuple[int, int]] = {}
     removed: list[int] = []
     lines = [index for index, row in enumerate(rows) if row.kind != "muted"]
     for kind, group in groupby(lines, key=lambda index: rows[index].kind):
         run = list(group)
-        for old, new in zip(removed, run if kind == "added" else (), strict=False):
-            changed[old], changed[new] = _differences(texts[old], texts[new])
+        if kind == "added":  # the first line replaces the first removed one, and so on
+            for old, new in zip(removed, run, strict=False):
+                changed[old], changed[new] = _differences(texts[old], texts[new])
         removed = run if kind == "removed" else []
     return changed
 

@@ -178,7 +178,7 @@ def wrap_line(
     out, column, indent = list[Fragment](), 0, row_width(hang)
     for gap, word in _words(line):
         cells = row_width(word)
-        start = with_spaces(gap[1], column)[1]
+        _, start = with_spaces(gap[1], column)
         # A word that fits into no row is moved to the next one only if less than half of this row is free.
         is_moved = breaks_words or cells <= columns - indent or 2 * start > columns
         if start + cells > columns and column > indent and is_moved:
@@ -193,7 +193,7 @@ def wrap_line(
         out += word
         column += cells
         if column > columns:  # the terminal has broken a long word
-            column = advance(0, " " * column, columns)[1]
+            _, column = advance(0, " " * column, columns)
     return out
 
 
@@ -226,6 +226,7 @@ def _words(line: Sequence[Fragment]) -> Iterator[tuple[Fragment, list[Fragment]]
     for roles, text in line:
         for part in _PARTS.findall(text):
             is_gap = part[0] in " \t"
+            # `word[-1][1][-1]` is the last character of the word's last fragment.
             if word and (is_gap or _may_break_between(word[-1][1][-1], part[0])):
                 yield gap, word
                 gap, word = ("", ""), []

@@ -21,7 +21,7 @@ _HEADING = lazy_pattern(r"#{1,6}(?=[ \t]|$)")
 
 
 class MarkdownLine(Struct, kw_only=True):
-    """The kind of a line, and the marks before its content."""
+    """A line: its kind, the marks before its content, and the content."""
 
     kind: str  # "text", "blank", "heading", "rule", "fence", "code", "table"
     prefix: list[Fragment] = field(default_factory=list)
@@ -30,9 +30,7 @@ class MarkdownLine(Struct, kw_only=True):
     column: int = 0  # of the content, on the screen
     column_in_quote: int = 0  # the same, counted from the last quote mark
     item_text_column: int | None = None  # of the first list item that begins here; None if none does
-
-
-SourceLine = tuple[MarkdownLine, str]  # the kind of a line, and its content
+    content: str = ""
 
 
 class _Fence(Struct):
@@ -55,9 +53,9 @@ class MarkdownStream:
         self._width, self._wraps = width, wraps
         self._output: list[Fragment] = []  # not returned yet
         self._open_line = ""  # the line that has not ended
-        self._paragraph: list[SourceLine] = []
+        self._paragraph: list[MarkdownLine] = []
         self._fence: _Fence | None = None
-        self._table: list[SourceLine] = []  # a table, or the line that may be its header
+        self._table: list[MarkdownLine] = []  # a table, or the line that may be its header
         self._alignments: list[str] | None = None  # of its columns; None until its second line
         self._list_column: int | None = None  # of the outermost list item's text; None outside of lists
         self._blank_quotes: int | None = None  # the number of quote marks of a blank line that is not printed yet
@@ -84,7 +82,7 @@ class MarkdownStream:
 
     def preview(self) -> list[Row]:
         """Return the text that is not printed yet in rows of the screen, as it would be printed if it ended now."""
-        blocks = sum(len(content) + 1 for _, content in (*self._paragraph, *self._table))
+        blocks = sum(len(line.content) + 1 for line in (*self._paragraph, *self._table))
         chars, width = blocks + len(self._open_line), self._width()
         if not chars:
             return []
@@ -117,7 +115,7 @@ class MarkdownStream:
             return MarkdownLine(kind="text")
         is_table = self._alignments is not None  # else the line in `_table` may be the beginning of a paragraph
         paragraph = self._paragraph or ([] if is_table else self._table)
-        quotes = next((first_line.quotes for first_line, _ in paragraph), None)
+        quotes = paragraph[0].quotes if paragraph else None
         return _read_marks(source, paragraph_quotes=quotes, in_list=self._list_column is not None)
 
     def _end_line(self) -> None:
@@ -128,7 +126,7 @@ class MarkdownStream:
         line = self._classify(source)
         if line.kind != "table":
             self._end_table()
-        content = source[line.start :]
+        content = line.content = source[line.start :]
         match line.kind:
             case "blank":  # several blank lines become one, with the fewest quote marks of any of them
                 self._end_paragraph()
@@ -140,39 +138,40 @@ class MarkdownStream:
                 text = content.lstrip("#")
                 self._begin_block(line, needs_blank=True)
                 level = min(3, len(content) - len(text))
-                title = re.sub(r"(?:^|[ \t]+)#+$", "", text.strip(" \t"))  # `## Title ##` may have marks at its end
-                self._print_text([(line, title)], roles=f"heading{level}")
+                # `## Title ##` may have marks at its end.
+                line.content = re.sub(r"(?:^|[ \t]+)#+$", "", text.strip(" \t"))
+                self._print_text([line], roles=f"heading{level}")
             case "fence" if content[0] == "~" or "`" not in content.lstrip("`"):  # else a code span in a paragraph
                 self._open_fence(line, content)
             case "table":
-                self._add_table_line(line, content)
+                self._add_table_line(line)
             case _:
-                self._add_text_line(line, content)
+                self._add_text_line(line)
 
-    def _add_text_line(self, line: MarkdownLine, content: str) -> None:
+    def _add_text_line(self, line: MarkdownLine) -> None:
         """Add a line to the paragraph; a list item and deeper quote marks begin another one."""
         is_item = line.item_text_column is not None
-        if not self._paragraph or is_item or line.quotes > self._paragraph[0][0].quotes:
+        if not self._paragraph or is_item or line.quotes > self._paragraph[0].quotes:
             self._begin_block(line)
-        self._paragraph.append((line, content))
-        if sum(len(text) for _, text in self._paragraph) > MAX_PARAGRAPH_CHARS:
+        self._paragraph.append(line)
+        if sum(len(each.content) for each in self._paragraph) > MAX_PARAGRAPH_CHARS:
             self._end_paragraph()
 
     def _end_paragraph(self) -> None:
         lines, self._paragraph = self._paragraph, []
         if lines:
-            self._print_text(lines, roles="quote" if lines[0][0].quotes else "")
+            self._print_text(lines, roles="quote" if lines[0].quotes else "")
 
-    def _print_text(self, lines: Sequence[SourceLine], *, roles: str) -> None:
+    def _print_text(self, lines: Sequence[MarkdownLine], *, roles: str) -> None:
         """Print text with its inline markup applied; each row has the marks of its line in the source."""
         from agentcli.frontends.terminal.text.markdown_text import inline_fragments
 
-        source = "\n".join(text for _, text in lines)
-        # Only a single line can be longer than this; to read its markup would take too long.
+        source = "\n".join(line.content for line in lines)
+        # A long paragraph is printed in parts, so a longer source is one line. To read its markup would take too long.
         fragments = inline_fragments(source, roles) if len(source) <= 2 * MAX_PARAGRAPH_CHARS else [(roles, source)]
         rows = lines_of(fragments) or [[]]
         for number, row in enumerate(rows):
-            prefix = lines[min(number, len(lines) - 1)][0].prefix
+            prefix = lines[min(number, len(lines) - 1)].prefix  # `min`: a lone CR in a line makes one more row
             full_row = [*prefix, *row]
             self._print(wrap_line(full_row, self._width(), hang_of(prefix)) if self._wraps else full_row)
 
@@ -223,33 +222,33 @@ class MarkdownStream:
             self._print(fence.highlighter.line(code) if marks else ())
         return True
 
-    def _add_table_line(self, line: MarkdownLine, content: str) -> None:
+    def _add_table_line(self, line: MarkdownLine) -> None:
         """Add a line that begins with `|` to the table, or begin another table, whose header it may be."""
-        if self._table and line.quotes == self._table[0][0].quotes and line.item_text_column is None:
-            if self._alignments is None:  # they can be read if `content` is like `|---|:-:|`
+        if self._table and line.quotes == self._table[0].quotes and line.item_text_column is None:
+            if self._alignments is None:  # they can be read if the line is like `|---|:-:|`
                 from agentcli.frontends.terminal.text.markdown_text import column_alignments
 
-                self._alignments = column_alignments(self._table[0][1], content)
+                self._alignments = column_alignments(self._table[0].content, line.content)
             if self._alignments is not None:
-                self._table.append((line, content))
+                self._table.append(line)
                 return
         self._end_table()
-        self._table = [(line, content)]
+        self._table = [line]
 
     def _end_table(self) -> None:
         """Print the table, or the line that turned out not to be a table's header."""
         table, alignments = self._table, self._alignments
         self._table, self._alignments = [], None
         if table and alignments is None:
-            self._add_text_line(*table[0])
+            self._add_text_line(table[0])
         elif alignments is not None:
             from agentcli.frontends.terminal.text.markdown_text import table_lines
 
-            self._begin_block(table[0][0])
-            prefix = table[0][0].prefix
+            self._begin_block(table[0])
+            prefix = table[0].prefix
             width = max(1, self._width() - len(plain(prefix)))
-            for line in table_lines([content for _, content in table], alignments, width):
-                self._print([*prefix, *line])
+            for row in table_lines([line.content for line in table], alignments, width):
+                self._print([*prefix, *row])
                 prefix = hang_of(prefix)
 
 
@@ -264,7 +263,7 @@ def _read_marks(text: str, *, paragraph_quotes: int | None, in_list: bool) -> Ma
     """Read the marks of a line; `paragraph_quotes` is the number of quote marks before an open paragraph."""
     line = MarkdownLine(kind="text")
     marks_end = marks_column = 0  # the end of the marks that were read: in the source, and its column on the screen
-    while True:
+    while True:  # each round reads the space before a mark and the mark, `>` or a list item's; other text ends it
         line.start = len(text) - len(text[marks_end:].lstrip(" \t"))
         space = text[marks_end : line.start]
         # Tabs stop at every fourth column (CommonMark 0.31, section 2.2).
@@ -281,7 +280,7 @@ def _read_marks(text: str, *, paragraph_quotes: int | None, in_list: bool) -> Ma
             return line
         line.column_in_quote += indentation
         line.prefix.append(("", space))
-        if is_indented and in_paragraph:
+        if is_indented and in_paragraph:  # the paragraph's text goes on, whatever it begins with
             return line
         if text[line.start] == ">":
             marks_end = line.start + (2 if text.startswith(" ", line.start + 1) else 1)
@@ -304,7 +303,6 @@ def _read_marks(text: str, *, paragraph_quotes: int | None, in_list: bool) -> Ma
 
 def _kind_of(text: str, start: int, *, in_paragraph: bool, in_list: bool) -> str:
     """Return the kind of the line from `start` on, or "item" for a list marker."""
-    # Outside of lists, only an item with text, bulleted or numbered 1, ends a paragraph (CommonMark 0.31, section 5.2).
     if _RULE.fullmatch(text, start):
         return "rule"
     match text[start]:
@@ -318,5 +316,6 @@ def _kind_of(text: str, start: int, *, in_paragraph: bool, in_list: bool) -> str
             item = _ITEM.match(text, start)
             if item is None or not in_paragraph or in_list:
                 return "item" if item else "text"
+            # Outside of lists, only an item with text, bulleted or numbered 1, ends a paragraph (section 5.2).
             is_empty = not text[item.end() :].strip(" \t")
             return "item" if not is_empty and (item[1][0] in "-*+" or item[1][:-1] == "1") else "text"

@@ -211,6 +211,7 @@ def _fitted_widths(natural_widths: list[int], word_widths: list[int], available:
     # What narrow columns leave of their share is for the wider ones.
     narrow_first = sorted(range(len(natural_widths)), key=natural_widths.__getitem__)
     for number, column in enumerate(narrow_first):
+        # The wider columns, which come next, need at least their minimum.
         room = available - sum(min_widths[other] for other in narrow_first[number + 1 :])
         share = max(available // (len(natural_widths) - number), min_widths[column])
         widths[column] = min(natural_widths[column], share, room)
