@@ -333,7 +333,7 @@ class TerminalApp:
         self.draw_soon()
 
     def return_prompts(self, prompts: Sequence[TypedText]) -> bool:
-        """Put prompts that got no answer back into the input; if it is in use, name the key that does so later."""
+        """Put unanswered prompts into the input; if it is in use, name the key that does so later, and return False."""
         if self._composer.area.buffer.text or self._dialogs.purpose != "prompt":
             text = f"Your message is kept. {self._labels.first('previous')} in the empty input brings it back."
             self._view.print_line(text, "warning")

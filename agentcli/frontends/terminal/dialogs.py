@@ -138,7 +138,7 @@ class Dialogs:
     def _stop_showing(self) -> None:
         """Let other text be printed; the question takes no keys until it is printed again below that text."""
         self._shown_panel = None
-        self._view.release_held_output()  # prints the output that was held back
+        self._view.release_held_output()
 
     def suspend(self) -> None:
         self._console.suspend()

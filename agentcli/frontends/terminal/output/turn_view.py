@@ -58,7 +58,7 @@ class TurnView:
         self._markdown = self._new_markdown()
         self._has_text = False  # True while an answer's text arrives
         self._thinking_since = 0.0  # by `time.monotonic()`
-        # By call id, the answers that were printed, below their questions: a call's line need not repeat those.
+        # By call id: the person's answers that were printed below the questions. A call's line need not repeat them.
         self._printed_answers: dict[str, Approve] = {}
         self.taken_back: list[Sequence[Block]] = []  # messages moved from the queue back into the input
         self._last_kind = ""  # the kind of the last block; empty after an empty line
