@@ -106,8 +106,8 @@ def split_tools(text: str) -> list[str] | None:
         raise UsageError("--tools names no tools. Leave it out to offer all, or use --tools none.")
     if not any(name in ALIASES or name in FOREIGN_TOOLS for name in names):
         return names
-    own_names = dict.fromkeys(ALIASES.get(name, name) for name in names if name not in FOREIGN_TOOLS)
-    return [*own_names, "mcp__*"] if own_names else [*NO_BUILTIN_TOOLS]
+    agentcli_names = dict.fromkeys(ALIASES.get(name, name) for name in names if name not in FOREIGN_TOOLS)
+    return [*agentcli_names, "mcp__*"] if agentcli_names else [*NO_BUILTIN_TOOLS]
 
 
 def setting_sources(text: str | None) -> frozenset[str] | None:

@@ -74,7 +74,7 @@ class Draft:
     def import_servers(self, source_key: str, servers: Any) -> None:
         """Import MCP servers. A reference to a variable replaces each secret in them, and a note names the variable."""
         for name, server in servers.items() if isinstance(servers, Mapping) else ():
-            server = _with_own_keys(server) if isinstance(server, Mapping) else {}
+            server = _with_agentcli_keys(server) if isinstance(server, Mapping) else {}
             if not ("command" in server or "url" in server):
                 self.leave_out(f"the MCP server {name}", "it has neither a command nor a url")
                 continue
@@ -106,10 +106,10 @@ def other_settings() -> dict[str, Any]:
     return read_table(__file__, "other_settings")
 
 
-def _with_own_keys(server: Mapping[str, Any]) -> dict[str, Any]:
+def _with_agentcli_keys(server: Mapping[str, Any]) -> dict[str, Any]:
     """Convert another program's definition of an MCP server to that of `.mcp.json`, whose keys agentcli uses."""
-    own_names = other_settings()["servers"]  # an empty name: the key has no counterpart
-    result = {name: value for key, value in server.items() if (name := own_names.get(key, key))}
+    agentcli_names = other_settings()["servers"]  # an empty name: the key has no counterpart
+    result = {name: value for key, value in server.items() if (name := agentcli_names.get(key, key))}
     inherited = server.get("env_keys")  # Goose: variables that the server gets from the environment
     if isinstance(inherited, list) and isinstance(result.get("env") or {}, Mapping):
         result["env"] = {**(result.get("env") or {}), **{str(name): f"${{{name}}}" for name in inherited}}

@@ -231,7 +231,7 @@ def _import_with_row(draft: Draft, row: Any, source_key: str, value: Any) -> Non
             draft.leave_out(source_key, row)
 
 
-def draft_own_imports(config: Config, programs: tuple[str, ...]) -> Draft:
+def draft_personal_imports(config: Config, programs: tuple[str, ...]) -> Draft:
     """Return the person's settings to import, with a note on each instruction file, which is not imported."""
     draft, home = Draft(config.paths.user_config, is_project=False), files.home_of(config.environment)
     for name in programs:

@@ -196,8 +196,8 @@ async def _open_live(config: Config, options: argparse.Namespace, prompt: str | 
 
     terminal = config.settings.terminal
     palette = palette_for(terminal.theme, config.environment)
-    own_colours = own_codes(terminal.themes.get(terminal.theme, {}), config.environment)
-    theme = Theme(palette, own_colours, is_true_colour=has_true_colours(config.environment))
+    configured_colours = own_codes(terminal.themes.get(terminal.theme, {}), config.environment)
+    theme = Theme(palette, configured_colours, is_true_colour=has_true_colours(config.environment))
     console = Console(theme, config.environment, editing_mode=terminal.editing_mode)
     name, folder = banner(config)
     console.banner = [[("bold", name), ("muted", f" · {folder}")], [], []]  # with two empty lines below

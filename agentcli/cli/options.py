@@ -186,9 +186,9 @@ def claude_settings_notice(cwd: Path) -> str:
     """Return a warning about rules and hooks with no effect here, as only Claude Code's settings have them; or ""."""
     root, unused = project_root(cwd), list[str]()
     # Both have a shared file and a local one, in this order, and an import writes each to its counterpart.
-    for claude_file, own_file in zip(CLAUDE_SETTINGS, PROJECT_FILES.values(), strict=True):
+    for claude_file, agentcli_file in zip(CLAUDE_SETTINGS, PROJECT_FILES.values(), strict=True):
         if is_project_file(root / claude_file, root):
-            imported = _keys_about_calls(root / own_file)
+            imported = _keys_about_calls(root / agentcli_file)
             if missing := [key for key in _keys_about_calls(root / claude_file) if key not in imported]:
                 unused.append(f"{' and '.join(missing)} in {claude_file}")
     how = "To take them over: agentcli config import claude-code --project"

@@ -147,8 +147,8 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
     async def open(self, session_id: str | None, *, model: str, fork: bool = False, take_over: bool = False) -> Session:
         """Open a session; a stored one keeps its own model if that can be used, but a fork of it gets `model`."""
         choice = SessionChoice(how="id", id=session_id) if session_id and not fork else SessionChoice()
-        own_model, notice = await self._prepare_resume(choice)
-        opened = await super().open(session_id, model=own_model or model, fork=fork, take_over=take_over)
+        session_model, notice = await self._prepare_resume(choice)
+        opened = await super().open(session_id, model=session_model or model, fork=fork, take_over=take_over)
         if notice:
             self.on_notice(notice)
         await self._close_remote_page()

@@ -15,7 +15,7 @@ import typer
 
 from agentcli.app import Builder
 from agentcli.cli.import_draft import Draft
-from agentcli.cli.importing import PROGRAMS, draft_own_imports, draft_project_imports
+from agentcli.cli.importing import PROGRAMS, draft_personal_imports, draft_project_imports
 from agentcli.cli.options import claude_settings_notice
 from agentcli.cli.output import echo, warn
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_answer, print_json
@@ -240,7 +240,7 @@ def import_settings(
     if tool and tool not in PROGRAMS:
         raise UsageError(f"Unknown tool {tool!r}{did_you_mean(tool, PROGRAMS)}. Choose one of {', '.join(PROGRAMS)}.")
     config, programs = configuration(), (tool,) if tool else PROGRAMS
-    drafts = draft_project_imports(config, programs) if project else [draft_own_imports(config, programs)]
+    drafts = draft_project_imports(config, programs) if project else [draft_personal_imports(config, programs)]
     plans = [(draft, write.merge_settings(draft.target, draft.values)) for draft in drafts]
     for draft, plan in plans:
         _show_plan(draft, plan)

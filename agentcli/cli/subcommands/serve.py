@@ -72,13 +72,13 @@ def run(arguments: list[str]) -> int:
         if sys.stderr.isatty() and not options.socket:
             warn(f"the page, with its token: {address['url']}/#token={token}")
 
-    own_status = Path(options.socket).lstat() if options.socket else None
+    socket_status = Path(options.socket).lstat() if options.socket else None
     try:
         return serve(worker, options.workers, on_ready=announce)
     finally:
         listener.close()
         with suppress(OSError):  # a later server may have put its own socket there
-            if own_status is not None and os.path.samestat(own_status, Path(options.socket).lstat()):
+            if socket_status is not None and os.path.samestat(socket_status, Path(options.socket).lstat()):
                 Path(options.socket).unlink()
 
 
