@@ -129,7 +129,7 @@ def find_named_paths(files: list[str], home: str, git: str) -> NamedPaths:
                 case Setting("core", "", "hookspath", str(value)) if value:
                     found.hooks.append(_expand_home(value, home))
                 case Setting("core", "", "worktree", str(value)) if value:
-                    # Git ignores it in included files, and linked worktrees have their own.
+                    # Git ignores it in included files. Linked worktrees (files in other folders) have their own.
                     if file in files and Path(file).parent == Path(files[0]).parent:
                         found.worktree = str(Path(file).parent / value)
                 case Setting("extensions", "", "worktreeconfig", _):

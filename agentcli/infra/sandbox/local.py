@@ -119,7 +119,7 @@ class LocalSandbox:
         base = query.base or (query.where if query.where.is_dir() else query.where.parent)
         secret_files = SecretFiles(base, lambda path: is_secret(path, self._home))
         may_meet_secrets = any(path.is_relative_to(base) or base.is_relative_to(path) for path in self._secret_paths)
-        # The names of these files do not show that they are secret, so every path gets the full test.
+        # The names of `_secret_paths` do not show that they are secret, so near them every path gets the full test.
         is_denied = self._is_secret if may_meet_secrets else self._current_deny_test()
 
         def hidden_among(names: Sequence[bytes]) -> set[bytes]:

@@ -33,7 +33,7 @@ PROTECTED = "protected.json"  # a file beside it: the contents to revert to afte
 _PATIENCE_S = 0.5  # for another process to release a mount point
 _RETRY_EVERY_S = 0.02
 _CANNOT_CREATE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENOENT, errno.ELOOP}
-_own_paths: set[str] = set()  # paths where this process has had mount points
+_own_paths: set[str] = set()  # paths where this process has had mount points, so that scans take no notice of these
 
 
 class _HeldMountPoint(NamedTuple):
@@ -76,7 +76,7 @@ class MountPoints:
         self._held.clear()
         self._folders.clear()
         if descriptors:
-            # Closing frees the removed files, which can take a while. `Thread.start` would wait for the thread.
+            # Closing frees the removed files, which can take a while. `Thread.start` would wait until the thread runs.
             try:
                 start_new_thread(_close, (descriptors,))
             except RuntimeError:  # no more threads can be started

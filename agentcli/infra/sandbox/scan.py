@@ -61,6 +61,7 @@ class FolderWatch:
         self._close = finalize(self, os.close, self._descriptor) if self._descriptor >= 0 else None
 
     def add(self, path: str) -> None:
+        """Watch one more folder; if that fails, give up the whole watch, which then reports nothing."""
         if not self.is_complete:
             return
         if self._descriptor >= 0 and self._process == os.getpid() and len(self._paths) < _MAX_WATCHES:
@@ -89,6 +90,7 @@ class FolderWatch:
                 entries.add((path, name))
             if path is not None and event & (_REPLACED_EVENTS | _FORGOTTEN):
                 replaced.add(path)
+        # Each command makes and removes mount points: because of these alone no folder has to be read again.
         changed = {path for path, name in entries if not had_only_mount_points(f"{path}/{os.fsdecode(name)}")}
         return None if has_overflowed else (changed, replaced)
 
@@ -137,7 +139,8 @@ class _WalkQueue:
         elif shallow_levels is None:
             self.by_rank[0].append((path, levels))
         else:
-            levels = _ANY_DEPTH if shallow_levels and is_new else shallow_levels  # a command may have filled a new one
+            # A command may have filled a new folder, so it is read at any depth, but not if nothing in it is ever read.
+            levels = _ANY_DEPTH if shallow_levels and is_new else shallow_levels
             self.by_rank[1].append((path, levels))
 
     def take(self) -> Iterator[tuple[str, int, int]]:
@@ -197,6 +200,7 @@ class Scan:
         return secrets, [path for tree in trees for path in tree.auto_executed]
 
     def _findings_in(self, root: str) -> _Findings:
+        """Return what commands must not read or write in a root; it is collected again only after a change."""
         with self._lock:
             tree = self._current_tree(root)
             if tree.findings is None:

@@ -78,7 +78,7 @@ class SecretFiles:
         if is_denied is not None:  # a rule may deny any name, so every path is tested
             denied = {path for path in paths if is_denied(self._base / os.fsdecode(path))}
         folders = {path.rpartition(b"/")[0] for path in paths}
-        # One test of all paths together takes less time than one of each.
+        # If all are plain, their last names decide. One test of all together takes less time than one of each.
         are_plain = all(map(self._is_plain_folder, folders)) and not _is_ambiguous(b"".join(paths))
         candidates = [path for path in paths if _looks_secret(path) or (not are_plain and self._needs_full_check(path))]
         return denied.union(path for path in candidates if self._is_secret(self._base / os.fsdecode(path)))
@@ -171,7 +171,7 @@ class SecretValues:
         with self._lock:
             self._git = find_git(self._environment.get("PATH", ""), tuple(roots))
             self._files = dict(self._read_files(files))
-            shown = set[str]()  # values that must not be masked
+            shown = set[str]()  # not masked: committed values, and those in `apart_from`, which the person opened
             for file, (_, values) in self._files.items():
                 if apart_from is not None and os.path.realpath(file) == str(apart_from):
                     shown |= values

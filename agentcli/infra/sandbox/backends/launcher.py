@@ -159,7 +159,7 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
 def _mount_overlays(
     overlays: list[tuple[list[str], str, str, str]], binds: list[tuple[int, str]], clock_ns: int, *, is_trial: bool
 ) -> None:
-    """Mount the overlays in a new namespace, and open the sources of bubblewrap's binds in them."""
+    """Mount the overlays in a new namespace, and open the paths in them that bubblewrap is to bind for the command."""
     _enter_mount_namespace()
     for lower, upper, work, merged in overlays:
         _mount(lower, upper, work, merged)

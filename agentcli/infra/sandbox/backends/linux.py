@@ -185,6 +185,7 @@ class MountPlanner:
 
     def _protect(self, protection: Protection) -> None:
         """Mount read-only paths on themselves, and an empty file system in memory at each missing folder."""
+        # `ensure` creates the file or folder to mount on; False: neither agentcli nor the command could create it.
         created = [path for path, text in protection.missing_files.items() if self._mount_points.ensure(path, text)]
         for path in sorted({*protection.read_only, *created}, key=_outer_first):
             self._bind(path)

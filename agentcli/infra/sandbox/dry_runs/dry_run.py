@@ -87,7 +87,7 @@ class OverlayDryRun(Struct, eq=False, kw_only=True):
         self._is_open = False
         chosen = [group for group in self.groups if names is None or group.summary.name in names]
         self._applying = asyncio.ensure_future(asyncio.to_thread(self._apply, chosen, hunks or {}, note))
-        return await asyncio.shield(self._applying)
+        return await asyncio.shield(self._applying)  # goes on even if the caller is cancelled
 
     def _apply(
         self, groups: Sequence[ChangeGroup], hunks: Mapping[str, Collection[int]], note: Path | None
@@ -173,7 +173,7 @@ class DryRuns:
         private, caches = await asyncio.to_thread(self._new_folders)
         wide_bounds = self._bounds(command.grants)  # those of a dry run that may read personal data
 
-        def is_in_a_root(name: str) -> bool:
+        def is_in_a_root(name: str) -> bool:  # a mount point is not: it is there only while another command runs
             return any((root / name).exists() and not is_mount_point(f"{root}/{name}") for root in wide_bounds.roots)
 
         # Missing names in the roots are not protected: if the dry run makes one, the person is asked about it.
@@ -208,13 +208,16 @@ class DryRuns:
     async def _exec(
         self, overlays: Overlays, command: Command, on_output: Callable[[str], None], detach_handle: DetachHandle | None
     ) -> tuple[CommandResult, str]:
-        """Run the command; return its result, and the reason if it exceeded a limit of resources."""
+        """Run the command; return its result, and the reason if it exceeded a limit of resources.
+
+        A command that the person sends to the background becomes a job, which is awaited. All other jobs are ended.
+        """
         # Set by the person to send the command to the background, or by `_watch_limits`, to end it.
         detach = detach_handle.wants_detach if detach_handle is not None else asyncio.Event()
         limit_watch = asyncio.create_task(_watch_limits(overlays.folder, self._limits.max_bytes, detach))
         try:
             result = await self._shell().exec(command, on_output=on_output, detach=detach, launch=overlays.launch)
-            # With an exit code, the job is only the processes that an ended command left running.
+            # A result with an exit code is of an ended command: its job is only the processes that it left running.
             was_detached_by_person = detach.is_set() and not limit_watch.done() and result.exit_code is None
             if detach_handle is not None and result.job is not None and was_detached_by_person:
                 result = await detach_handle.wait_for_job(command, result, self._shell(), limit_watch=limit_watch)

@@ -109,7 +109,7 @@ def _describe_move(before: _RepositoryState, after: _RepositoryState, moved: lis
 
 
 def add_configuration_changes(git: GitChanges, repository: ChangeGroup) -> GitChanges:
-    """Return the changes with those of the repository's configuration added. Blocks. Raises `OSError`."""
+    """Add the changes of the repository's configuration; find out if they start programs. Blocks. Raises `OSError`."""
     changes = repository.changes
     path = next((path for path in repository.paths if changes.at(path).endswith("/.git/config")), None)
     if path is None:
@@ -228,7 +228,7 @@ def join_worktree_changes(groups: Sequence[ChangeGroup], repository: ChangeGroup
     outcomes = Counter[str]()
     for each in summaries:
         outcomes[each.outcome] += each.files
-    without_diff = (f"  {each.kind} {each.name}\n" for each in summaries if not each.diff)
+    without_diff = (f"  {each.kind} {each.name}\n" for each in summaries if not each.diff)  # only these are named
     summary = replace(
         repository.summary,
         diff="".join((*without_diff, git.text, *(each.diff for each in summaries))),
@@ -247,15 +247,16 @@ def join_worktree_changes(groups: Sequence[ChangeGroup], repository: ChangeGroup
 
 
 def find_lost_files(groups: Sequence[ChangeGroup]) -> dict[str, set[str]]:
-    """Return, by root, the files not marked yet whose contents were deleted or replaced as a whole."""
-    changes_by_root = {one.changes.root: one.changes for one in groups}
+    """Return, by root, the files whose contents were deleted or replaced as a whole, not those of marked groups."""
+    changes_by_root = {group.changes.root: group.changes for group in groups}
     gone_files = {root: _find_gone_files(changes) for root, changes in changes_by_root.items()}
     found: dict[str, set[str]] = {}
     for group in groups:
         lost = gone_files[group.changes.root].intersection(group.paths)
         if group.summary.kind == "changed" and _is_rewritten(group.summary.diff):
             lost.update(group.paths)
-        if lost and not group.summary.permanent_loss and group.summary.kind in ("changed", "deleted", "renamed"):
+        is_marked = group.summary.permanent_loss != ""  # a loss has been found already
+        if lost and not is_marked and group.summary.kind in ("changed", "deleted", "renamed"):
             found.setdefault(group.changes.root, set()).update(lost)
     return found
 
@@ -263,7 +264,7 @@ def find_lost_files(groups: Sequence[ChangeGroup]) -> dict[str, set[str]]:
 def mark_lost_work(
     groups: Sequence[ChangeGroup], root: str, lost_paths: Collection[str], uncommitted: Collection[str]
 ) -> list[ChangeGroup]:
-    """Mark the unmarked groups that delete or overwrite uncommitted work. In `uncommitted` folders end with a slash."""
+    """Mark other groups that delete or overwrite uncommitted work. In `uncommitted` the folders end with a slash."""
     lost = {
         path
         for path in lost_paths
@@ -271,10 +272,11 @@ def mark_lost_work(
     }
 
     def loses_work(group: ChangeGroup) -> bool:
-        can_be_marked = not group.summary.permanent_loss and group.summary.kind != "created"
-        return can_be_marked and group.changes.root == root and not lost.isdisjoint(group.paths)
+        can_lose = group.summary.kind != "created" and not group.summary.permanent_loss  # which marks it already
+        return can_lose and group.changes.root == root and not lost.isdisjoint(group.paths)
 
-    return [_mark(one, "work", "loses its uncommitted contents") if loses_work(one) else one for one in groups]
+    note = "loses its uncommitted contents"
+    return [_mark(group, "work", note) if loses_work(group) else group for group in groups]
 
 
 def mark_lost_tree(groups: Sequence[ChangeGroup], changes: ChangeSet) -> list[ChangeGroup]:

@@ -19,7 +19,7 @@ def connect_to_process(pid: int, port: int) -> socket.socket:
     """Connect to a port on the loopback interface that a process sees. Blocks. Raises `OSError`."""
     ours, theirs = socket.socketpair()
     with ours:
-        with theirs:
+        with theirs:  # closed before `ours` is read, which then ends if the program fails
             channel = theirs.fileno()
             program = [os.path.realpath(sys.executable), "-I", "-S", __file__, *map(str, (channel, pid, port))]
             subprocess.run(program, pass_fds=(channel,), stdin=subprocess.DEVNULL, capture_output=True, check=False)

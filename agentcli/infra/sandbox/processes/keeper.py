@@ -66,7 +66,8 @@ def main(channel: socket.socket) -> None:
             os.read(wakeup, _CHUNK)
         ended, has_children = _reap()
         supervisors.difference_update(ended)
-        if any(ended.values()) or ends_at:  # the orphans of a supervisor that failed are our children now
+        # The orphans of a supervisor that failed are our children now; and once agentcli is gone, nothing may be left.
+        if any(ended.values()) or ends_at:
             kill_below(os.getpid(), spare=supervisors)
     for descriptor in notes:
         _exec_cleanup(descriptor)
@@ -216,6 +217,7 @@ class Supervisor:
         return pid
 
     def _handle_next_event(self) -> None:
+        """Wait for an order, output, the end of a process or one of the times in `__init__`, and do what is due."""
         now = time.monotonic()
         pause_s = min(self._limit_at - now, self._kill_at - now, _COUNT_EVERY_S)
         if self._is_ending:  # check more often

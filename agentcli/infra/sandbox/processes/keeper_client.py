@@ -202,7 +202,8 @@ class Keeper:
     def _open_supervisor(self, note: int | None) -> socket.socket:
         """Return the socket of an idle or a new supervisor; its keeper gets the cleanup note. Raises `OSError`."""
         is_running = self._process is not None and self._process.poll() is None
-        keeper_has_note = note in (None, self._cleanup_note)  # it gets a new note with a new supervisor's socket
+        # The keeper gets a note only together with the socket of a new supervisor.
+        keeper_has_note = note in (None, self._cleanup_note)
         while self._idle and is_running and keeper_has_note:
             control = self._idle.pop()
             try:

@@ -51,9 +51,10 @@ class CommandOutput:
         complete, newline, self._line = (self._line + text).rpartition("\n")
         complete += newline
         if len(self._line) > _MAX_LINE_CHARS or is_end:
+            # A long line is first shortened to what a terminal shows of it, such as the newest state of a progress bar.
             # A `\r` at the end is kept, because it lets the next text overwrite this line.
             self._line = as_shown(self._line) + ("\r" if self._line.endswith("\r") and not is_end else "")
-        if len(self._line) > _MAX_LINE_CHARS or is_end:  # too long even as a terminal shows it
+        if len(self._line) > _MAX_LINE_CHARS or is_end:  # it is still too long, or complete
             complete, self._line = complete + self._line, ""
         shown = as_shown(complete)
         missing_in_head = max(0, self._half - len(self._head))
@@ -93,14 +94,15 @@ class CommandOutput:
         return text
 
     def move_to(self, path: Path, *, is_complete: bool) -> tuple[str, int, int]:
-        """Move the output to `path`; return its text, the characters cut, and the bytes covered. Raises `OSError`."""
+        """Move the output to `path`; return its text, the characters cut, and the bytes of both. Raises `OSError`."""
         self.write()
+        # `held` is left for the next time the file is read, when the rest of the word may be there.
         self._line, held = (self._line, "") if is_complete else _without_last_word(self._line)
         self._add_text("", is_end=True)
         self._live.close()
-        covered = self.saved.size - len(self._decoder.getstate()[0]) - len(held.encode())
+        returned_bytes = self.saved.size - len(self._decoder.getstate()[0]) - len(held.encode())
         self.saved.move_to(path)
-        return self._joined_text(), self._cut, covered
+        return self._joined_text(), self._cut, returned_bytes
 
     def _joined_text(self) -> str:
         """Return the output; if its middle is cut, with a note that names the file, which is complete then."""
@@ -211,7 +213,7 @@ class _LiveOutput:
 
 
 def read_rest(file: BinaryIO, start: int, max_bytes: int, *, is_complete: bool) -> tuple[str, int]:
-    """Return a file's text from `start` to its last whole word, and where that ends; cut the middle of a long text."""
+    """Return a file's text from `start` to its last whole word, and where it ends; cut the middle of a long text."""
     end = os.fstat(file.fileno()).st_size
     file.seek(start)
     if end - start <= max_bytes:
@@ -226,7 +228,7 @@ def read_rest(file: BinaryIO, start: int, max_bytes: int, *, is_complete: bool) 
 
 
 def _decode_whole_words(data: bytes, *, is_complete: bool = False) -> tuple[str, int]:
-    """Return the whole words at the start of some bytes, and the number of bytes that they take."""
+    """Decode bytes up to the last whole word, so that no secret is cut in two; return the text and its size."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     text = decoder.decode(data, final=is_complete)
     text, held = (text, "") if is_complete else _without_last_word(text)
@@ -234,9 +236,9 @@ def _decode_whole_words(data: bytes, *, is_complete: bool = False) -> tuple[str,
 
 
 def _without_last_word(text: str) -> tuple[str, str]:
-    """Split off the word at the end of unfinished output: half a secret is not recognized, so it would not be masked.
+    """Split off the last word of unfinished output: half a secret is not recognized, so it would not be masked.
 
-    The word is empty if it is too long for a secret, or has bytes that are no text.
+    Nothing is split off if the word is no secret, because it is too long or has bytes that are not UTF-8.
     """
     end = max(map(text.rfind, " \t\r\n")) + 1
     word = text[end:]

@@ -125,12 +125,12 @@ class Run:
         """
         detector, is_job = StallDetector(self.process.supervisor), self._file is not None
         while not is_job or not self.process.is_gone():
-            quiet_s, end = self._quiet_s_and_last_output()
-            # The first check comes one pause early, because each compares the CPU time with that of the check before.
+            quiet_s, last_output = self._quiet_s_and_last_output()
+            # Each check needs the CPU time at the check before, so the first comes one pause before a stall can show.
             pause_s = MIN_QUIET_S - _CHECK_EVERY_S - quiet_s
             found = None
             if pause_s <= 0:
-                found = await asyncio.to_thread(detector.find, quiet_s, end)
+                found = await asyncio.to_thread(detector.find, quiet_s, last_output)
                 pause_s = _CHECK_EVERY_S if quiet_s < _LATER_AFTER_S else _CHECK_LATER_EVERY_S
             if found is not None:
                 is_new = found != self._stall
@@ -201,7 +201,7 @@ class Run:
         cwd = _read_report(self._report_pipe).cwd if self._is_leftover else None
         try:
             path = self._new_file("job")
-            text, cut_chars, covered_bytes = self._output.move_to(path, is_complete=process.exit_code is not None)
+            text, cut_chars, returned_bytes = self._output.move_to(path, is_complete=process.exit_code is not None)
             descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
             if not await process.keep_output(self._output_pipe, descriptor, self._report_pipe):
                 # All processes have ended, so the rest is copied here. A full disk costs output, never the command.
@@ -216,7 +216,7 @@ class Run:
             os.close(self._output_pipe)
             os.close(self._report_pipe)
         self.id, self._file = path.stem, path
-        self._returned_bytes = 0 if is_started_as_job else covered_bytes  # a call that starts a job shows no output
+        self._returned_bytes = 0 if is_started_as_job else returned_bytes  # a call that starts a job shows no output
         self._detached_at = time.time()
         self._watching = asyncio.create_task(self._watch())
         self._on_detached(self)
@@ -251,7 +251,8 @@ class Run:
     def read_new(self, max_bytes: int) -> str:
         """Return a job's output since the last call, its middle cut out above the limit. Raises `ToolError`."""
         assert self._file is not None
-        # Found out before the file is read, which then is complete, or has the whole question that the job asks.
+        # The last word is only returned if it is complete: when the job has ended or stalled, perhaps at a question.
+        # This is found out first, because the job may end while the file is read.
         is_complete = self.process.is_gone() or bool(self._stall and self._stall.text)
         try:
             with self._file.open("rb") as file:

@@ -114,7 +114,8 @@ class Shell:
                 # The first read-only command starts no spare shell, because it may be the only one.
                 if can_use_spare and self._has_run_read_only and self._spare is None:
                     with suppress(OSError):  # the command is already running, so this failure does not matter
-                        # A spare shell has brought its own confinement, so the one made here is for the next.
+                        # If the command runs in a spare shell, it is in the confinement that was made for that one. The
+                        # confinement made above is then free for the next spare shell.
                         launch = launch if reused else confinement.enter_context(prepare(self._argv, command))
                         start = start_spare(launch, command, confinement.pop_all(), self._start_shell)
                         self._spare = asyncio.create_task(start)

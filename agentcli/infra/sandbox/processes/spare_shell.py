@@ -76,7 +76,7 @@ class SpareShell:
 
 
 def _make_sandbox_check(launch: Launch, command: Command, confinement: ExitStack) -> SandboxCheck:
-    """Return a check that another launch has the same sandbox, usable inside `confinement`. Raises `OSError`."""
+    """Return a check if a later command's sandbox is the same, for use until `confinement` ends. Raises `OSError`."""
     started_ns = time.time_ns()
     mount_table = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
     confinement.callback(os.close, mount_table)
@@ -86,7 +86,7 @@ def _make_sandbox_check(launch: Launch, command: Command, confinement: ExitStack
     *_, mounts = sandbox
     # A file that has just changed may change again within the same clock tick, unnoticed.
     can_compare = all(changed_ns < started_ns - TICK_NS for *_, changed_ns in mounts)
-    return lambda *other: can_compare and not mount_changes.poll(0) and _describe_sandbox(*other) == sandbox
+    return lambda *later: can_compare and not mount_changes.poll(0) and _describe_sandbox(*later) == sandbox
 
 
 def _describe_sandbox(launch: Launch, command: Command) -> tuple[Any, ...]:

@@ -174,7 +174,7 @@ def find_program_setting(folder: Path, *, git: str, environment: Mapping[str, st
 
 
 def find_git_setup(folder: Path, *, git: str, environment: Mapping[str, str], scan: Scan) -> GitSetup | None:
-    """Find git's settings in a folder, and its repository there; None if git does not answer."""
+    """Find git's settings, repository and programs that it may start in a folder; None if git does not answer."""
     ask, location = partial(_ask_git, git, {**environment, **_READ_ONLY_ENVIRONMENT}), ("-C", str(folder))
     try:
         listed = ask(location, "config --list --null") if git else None

@@ -106,7 +106,7 @@ class HeldFolders(dict[str, HeldFolder]):
             if entry.size <= max_bytes:
                 with suppress(PermissionError), os.fdopen(os.open(name, _FILE, dir_fd=folder), "rb", 0) as file:
                     return KeptState("file", entry.mode, file.read(entry.size).decode("latin-1"))
-            return KeptState("file", entry.mode, str(entry.stamp), is_kept=False)
+            return KeptState("file", entry.mode, str(entry.stamp), is_kept=False)  # the stamp shows later changes
 
     def set_mode(self, path: str, mode: int) -> None:
         """Change the mode of a folder, without following a link."""

@@ -130,10 +130,10 @@ class RepositoryPlanner:
         return plan
 
     def plan_git_folder(self, folder: str, *, may_commit: bool, is_root: bool = False) -> Protection:
-        """Plan for a folder that is itself a git folder, such as a bare repository. A root must stay writable."""
+        """Plan for a folder that is itself a git folder, such as a bare repository."""
         self.depends_only_on_stamps = False
         plan = Protection()
-        if is_root:
+        if is_root:  # it stays writable, even if some of the programs that it names cannot be protected
             plan.problems += self._add_programs(folder, "", self._paths_named_in(folder), plan)
         else:
             add = self._add_committable if may_commit else self._add_read_only

@@ -178,7 +178,8 @@ class ProtectedSnapshot:
                 heappush(waiting, (number, child))
 
     def _accept_granted(self, path: str) -> None:
-        """Record a granted path in the state in which its command left it, and the new folders around it."""
+        """Accept what a command did at a path that was granted to it: record the new state, and new folders around."""
+        # `_record_paths` skips recorded paths, so those at and below this one are taken out first.
         recorded = {each for each in self._recorded if is_inside(each, path)}
         self._recorded = {each: state for each, state in self._recorded.items() if each not in recorded}
         self._record_paths([*recorded])
@@ -232,7 +233,7 @@ class ProtectedSnapshot:
         if is_removed:
             self._held.release(path)
         with self._held.open_parent(path) as (folder, name):
-            if is_removed:  # a new folder at the path stays: `_restore_if_changed` compares what is in it
+            if is_removed:  # what was in it is restored by `_restore_if_changed`, also in a new folder at the path
                 replacement = self._held.state_at(path)
                 if replacement is not None and replacement.kind == "link":
                     self._move_aside(path, report)
