@@ -97,9 +97,9 @@ class PaidRequest(Struct, kw_only=True, dict=True):
         """Reserve the worst case of an attempt; return the request with a reply as long as the budgets allow."""
         info, prices = self.target.info, self.target.info.prices
         prompt_tokens = partial(self.max_prompt_tokens, request, info)
-        if self.budgets.is_limited and prices and prices.cache_write_1h is not None and request.lasts_an_hour:
+        if self.budgets.is_limited and prices and request.lasts_an_hour:
             # Caching for an hour is the most expensive that can happen to the tokens of a prompt.
-            info = replace(info, prices=replace(prices, cache_write=prices.cache_write_1h))
+            info = replace(info, prices=prices.cached_for_an_hour())
         self._reservation = self.budgets.reserve(prompt_tokens, request.max_tokens, info)
         self.attempt.sent, self.attempt.first_token_ms = replace(request, max_tokens=self._reservation.max_tokens), None
         self._has_begun, self._reported, self._started = False, Usage(), time.monotonic()

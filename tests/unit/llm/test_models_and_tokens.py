@@ -97,6 +97,15 @@ def test_a_price_the_provider_names_goes_before_the_table() -> None:
     assert ModelInfo("x", "openrouter").cost(Usage(1, 1, cost_usd=0.25)) == 0.25
 
 
+@pytest.mark.parametrize("prompt_tokens", [1_000, 150_000])
+def test_the_highest_rate_of_a_request_that_is_cached_for_an_hour_covers_its_cost(prompt_tokens: int) -> None:
+    dearer = Prices(input=2, output=0, cache_write=2.5, cache_write_1h=4)
+    prices = Prices(input=1, cache_write=1.25, cache_write_1h=2, above=100_000, higher=dearer)
+    usage = Usage(cache_creation_input_tokens=prompt_tokens, cache_creation_1h_input_tokens=prompt_tokens)
+    per_token, _ = prices.cached_for_an_hour().max_rates(prompt_tokens)
+    assert prompt_tokens * per_token == pytest.approx(prices.cost(usage))
+
+
 def test_without_a_price_there_is_no_cost() -> None:
     assert ModelInfo("x", "vllm").cost(Usage(1_000, 1_000)) is None
     assert bundled_models().find("local", "default").cost(Usage(1_000, 1_000)) == 0
