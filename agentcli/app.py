@@ -147,11 +147,12 @@ class Builder:
     def _runtime(
         self, calls: SessionCalls, log: SessionLog, watch: ContextWatch, steps: list[Callable[[], TurnStep]]
     ) -> Runtime:
+        """Return the services of a session, as the settings and the caller want them."""
         settings, limits, parts = self.config.settings, self.config.settings.limits, self._options.parts
         context = structs.replace(
             parts.context,
-            policy=parts.context.policy or watch,
-            watch=watch,
+            policy=parts.context.policy or watch,  # compacts before requests: a caller may have an own way to do that
+            watch=watch,  # compacts on demand, and after a request that was too long
             warn_at=settings.compaction.warn_at,
             count_texts=self.models.count_texts,
             rules=self.prefixes.rule_file_finder(),
@@ -190,11 +191,11 @@ class Builder:
     def servers(self) -> Servers | None:
         """The MCP servers of the settings and the caller; None if there are none, or if no tool of theirs is used."""
         config, settings, mcp = self.config, self.config.settings, self._options.mcp
-        only_callers = mcp.is_strict or not settings.mcp.enabled
-        plugins = () if only_callers else [plugin for plugin in self.plugins.active if plugin.servers]
-        # A trusted project may configure servers in a file of its own.
+        takes_others = settings.mcp.enabled and not mcp.is_strict  # also servers that the caller did not name
+        plugins = [plugin for plugin in self.plugins.active if plugin.servers] if takes_others else []
+        # The settings may have servers, and so may a file of a trusted project (`.mcp.json`), which is not read yet.
         may_be_configured = bool(settings.mcp_servers or config.project.is_allowed)
-        reads_configured = may_be_configured and not (only_callers or self._options.is_bare)
+        reads_configured = takes_others and may_be_configured and not self._options.is_bare
         if not (reads_configured or plugins or mcp.files or mcp.servers or mcp.clients):
             return None
         from agentcli.extensions.mcp.config import make_servers, server_specs  # imported late: few people have servers
@@ -236,7 +237,7 @@ class Builder:
             prefix_for=lambda prompt: self.prefixes.for_agent(prompt).prefix,
             nested_instructions=self.prefixes.nested_instructions,
             watch=self._watch,
-            notes=self.prefixes.reminders,
+            first_reminders=self.prefixes.reminders,
         )
         store, agents, models, skills = self.store, self.agents, self.models, self.skills
         return Subagents(
@@ -244,12 +245,15 @@ class Builder:
         )
 
     def _watch(self, state: AgentState, workspace: Workspace, nested: NestedInstructions | None) -> ContextWatch:
-        """Return the watch that compacts a conversation before it fills the window, and let `recall` search its log."""
+        """Return the watch that compacts a conversation before it fills the window.
+
+        The tool `recall` of the `workspace` then searches the conversation's log, which has what was compacted.
+        """
         settings, conversation = self.config.settings.compaction, state.conversation
 
         def reminders_to_carry(info: ModelInfo) -> Sequence[User]:
             reminders = [*self.prefixes.reminders(workspace, info), *carried_reminders(conversation.path)]
-            if nested is not None:
+            if nested is not None:  # also the instruction files of folders, unless those reminders contain them
                 carried_text = "".join(one.text for one in reminders)
                 if reminder := nested.read_again(conversation, carried_text).to_reminder():
                     reminders.append(reminder)
@@ -285,6 +289,7 @@ class Builder:
         return watch
 
     def session_calls(self, registry: ToolRegistry, workspace: Workspace) -> SessionCalls:
+        """Return the part of a session that decides on tool calls and runs them in a workspace."""
         settings = self.config.settings
         services = CallServices(
             workspace=workspace,

@@ -103,9 +103,10 @@ class Conversation:
 
     @property
     def unstarted_calls(self) -> tuple[llm.ToolUse, ...]:
-        """The open calls that have not begun, so that the person must be asked about them again.
+        """The open calls that had not begun when the program ended, for asking about them after a resume.
 
-        These are all calls from the first unanswered question on. Dry runs and pending calls have begun.
+        Calls begin in order, and one that waits for an answer holds up those after it: from the first unanswered
+        question on, none has begun. Dry runs and pending calls have begun.
         """
         unanswered = self.unanswered - self.dry_runs
         calls = (call for call in self.open_calls.values() if call.id not in self.pending_calls)
@@ -313,18 +314,23 @@ class RequestSize:
     def _measure_new_entries(self, model: models.ModelInfo) -> None:
         """Add the sizes of new entries for `model`, or of all entries if the path was replaced or compacted."""
         path = self._conversation.path
-        if path is not self._path or any(isinstance(entry.body, log.Compaction) for entry in path[self._measured :]):
+        was_replaced = path is not self._path  # as by a rewind
+        if was_replaced or any(isinstance(entry.body, log.Compaction) for entry in path[self._measured :]):
             self._forget_sizes()
-            self._path = path
-            compacted, self._measured = self._conversation.compacted_entries()
+            # Entries before `after_compaction` are sent as `compacted`, or not at all.
+            compacted, after_compaction = self._conversation.compacted_entries()
             for entry in compacted:
                 self._entries_size = self._entries_size.plus(_size(entry.body, model))
+            self._path, self._measured = path, after_compaction
         for entry in path[self._measured :]:
             self._add(entry, model)
         self._measured = len(path)
 
     def _add(self, entry: log.Entry, model: models.ModelInfo) -> None:
-        """Add the size of an entry. If it is a reply with the provider's count, that count replaces earlier ones."""
+        """Add the size of an entry. If it is a reply with the provider's count, that count replaces earlier ones.
+
+        The provider counts the whole reply, but a later request may have only a part of it: thinking may be left out.
+        """
         body, size = entry.body, _size(entry.body, model)
         prompt_size = self._entries_size.plus(self._prefix_size)  # if the entry is a reply, the size of its request
         self._entries_size = self._entries_size.plus(size)
@@ -336,13 +342,13 @@ class RequestSize:
             self._learn(model_name, usage.prompt_tokens, prompt_size)
         sent = models.sent_back(body.content, model)  # the blocks of the reply that the next request has
         reasoning = [block for block in sent if isinstance(block, llm.Thinking | llm.RedactedThinking | llm.Opaque)]
-        omits_uncounted_blocks = len(sent) < len(body.content) and not reasoning and not usage.reasoning_tokens
-        if body.stop_reason == "interrupted" or omits_uncounted_blocks:
+        omits_thinking = len(sent) < len(body.content) and not reasoning
+        if body.stop_reason == "interrupted" or (omits_thinking and not usage.reasoning_tokens):
             # It is unknown how many of the reply's tokens the next request has: use only the count of its prompt.
             self._counted[model_name] = ProviderCount(usage.prompt_tokens, prompt_size)
             return
         unsent = 0 if reasoning else usage.reasoning_tokens  # counted by the provider, but not sent back
-        # Not every provider reports the tokens of reasoning, so what is sent back is measured, too.
+        # Reasoning that is sent back: not every provider reports its tokens, so it is measured, too.
         measured = int(models.size_of(reasoning, model.name).bytes / models.BYTES_PER_TOKEN)
         uncertain = max(usage.reasoning_tokens - unsent, measured)
         self._counted[model_name] = ProviderCount(usage.context_tokens - unsent, prompt_size.plus(size), uncertain)

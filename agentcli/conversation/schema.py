@@ -38,7 +38,7 @@ UPGRADES = {1: _upgrade_1_to_2, 2: _upgrade_2_to_3}  # by the version from which
 
 
 def readable_from(version: int) -> bool:
-    """Return True if conversations of that schema version can be read."""
+    """Return True if stored conversations of a schema version can be read, for programs that keep them themselves."""
     return version == SCHEMA_VERSION or version in UPGRADES
 
 

@@ -21,25 +21,22 @@ from agentcli.agent.turn_records import TurnRecord, turn_records
 from agentcli.app import Builder
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Entry
-from agentcli.conversation.mentions import attached_file, with_attachments
 from agentcli.conversation.schema import pack_conversation, unpack_conversation
 from agentcli.errors import AgentcliError, StorageError, UsageError
 from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.library.approvals import Approver, Callbacks, running_callbacks
-from agentcli.library.functions import PromptOrder, recording
+from agentcli.library.functions import PromptOrder, Results, read_prompt, recording
 from agentcli.library.history import HistoryForm, form_of, read_history, write_messages
 from agentcli.library.options import AgentOptions, accept_old_names, agent_config, session_options, stores_of
 from agentcli.library.output import OutputType, output_schema, typed_end
-from agentcli.llm.messages import Block, Content, ToolUse, Usage, content_blocks
+from agentcli.llm.messages import Block, Content, ToolUse, Usage
 from agentcli.llm.provider import Provider, ToolSpec
 from agentcli.llm.token_encoders import AnyMessage
 from agentcli.settings.structs import PermissionSettings
 from agentcli.setup.options import SessionChoice
 from agentcli.tools.tool import Tool
-from agentcli.tools.workspace import Workspace
 
 _ONLY_MAIN = "Subagents cannot run this tool. Leave it to the main agent."  # `run` cannot answer during a turn
-Results = ClientResult | Sequence[ClientResult]
 
 log = logging.getLogger("agentcli")
 log.addHandler(logging.NullHandler())  # without it, Python prints warnings to the stderr of programs without logging
@@ -242,15 +239,14 @@ class Agent(Generic[Output]):
         `tools` are tools of the caller, from this prompt on: each of their calls comes in a `ClientToolRequested`, and
         the turn waits until a `ClientResult` is submitted to the session. If the stream is closed earlier, these calls
         stay open: any agent on the same conversation, even in another process, continues with their `ClientResult`s as
-        the `content`, all at once or one after another. An ordinary prompt marks open calls as not run.
-
-        With a `stream_id`, the agent's event store gets the events too, as objects of the JSON output.
+        the `content`, all at once or one after another. An ordinary prompt marks open calls as not run. With a
+        `stream_id`, the agent's event store gets the events too, as objects of the JSON output.
         """
         store = self._options.event_store
         if stream_id and store is None:
             raise UsageError("A stream_id needs an event store: Agent(…, options=AgentOptions(event_store=…)).")
         workspace = (await self.session()).snapshot().workspace
-        blocks, results = await asyncio.to_thread(_read_prompt, content, attachments, workspace)
+        blocks, results = await asyncio.to_thread(read_prompt, content, attachments, workspace)
         last: Done | TurnFailed | None = None
         async with (
             self._hold_session(results, tools) as (session, pending),
@@ -260,8 +256,9 @@ class Agent(Generic[Output]):
         ):
             turn_start = len(session.snapshot().conversation.path) - len(results)  # `_hold_session` stored them
             op = GoOn(if_unanswered=True) if results else Prompt(blocks, tools=tuple(tools))
-            paused = Done("", 0, Usage(), "paused", 0.0, pending=pending)  # a turn goes on when all calls have results
-            begin = partial(session.publish, paused) if pending else partial(session.submit, op)
+            begin = partial(session.submit, op)
+            if pending:  # a turn goes on only when all its calls have results
+                begin = partial(session.publish, Done("", 0, Usage(), "paused", 0.0, pending=pending))
             self._prompt_order.run_in_turn(begin, deps)
             try:
                 async for event in events:
@@ -288,23 +285,28 @@ class Agent(Generic[Output]):
         self, results: Sequence[ClientResult], tools: Sequence[ToolSpec]
     ) -> AsyncIterator[tuple[Session, tuple[ToolUse, ...]]]:
         """Store `results`, and yield the session, locked for one turn, with the calls that still lack a result."""
-        async with self._prompt_order.hold():
-            session = await self.session()
-            if results:
-                # A `ConversationStore` has no locks, and another agent may have continued the conversation meanwhile.
-                keys = (f"conversation {self._conversation_id}",) if self._conversation_store is not None else ()
-                async with session.runtime.calls.services.locks.held(keys, timeout_s=LOCK_TIMEOUT_S):
-                    stored, known = await self._load_entries(), session.state.conversation.entries
-                    if stored and stored[-1].id not in {entry.id for entry in known}:  # another agent has added entries
-                        await session.close()
-                        self._session, self._memory = None, MemorySessions()
-                        self._builder.store = self._memory
-                        session = await self.session()  # loads them
-                    await store_results(session, results, tools)
-                    await self._save_entries()
+        async with self._prompt_order.hold():  # against other prompts of this agent
+            session = await (self._store_results(results, tools) if results else self.session())
             set_answer_schema(session.runtime.steps, self._answer_schema)
-            pending = session.state.conversation.pending_calls if results else {}  # a prompt marks them as not run
+            # Without results, a prompt follows. It gives all open calls the result that they were not run.
+            pending = session.state.conversation.pending_calls if results else {}
             yield session, tuple(pending.values())
+
+    async def _store_results(self, results: Sequence[ClientResult], tools: Sequence[ToolSpec]) -> Session:
+        """Store results in the session, after what other agents have added to its conversation; return the session."""
+        session = await self.session()
+        # A `ConversationStore` has no locks, so this one keeps agents from storing results of one turn at a time.
+        keys = (f"conversation {self._conversation_id}",) if self._conversation_store is not None else ()
+        async with session.runtime.calls.services.locks.held(keys, timeout_s=LOCK_TIMEOUT_S):
+            stored, known = await self._load_entries(), session.state.conversation.entries
+            if stored and stored[-1].id not in {entry.id for entry in known}:  # another agent has added entries
+                await session.close()
+                self._session = None
+                self._memory = self._builder.store = MemorySessions()
+                session = await self.session()  # loads them
+            await store_results(session, results, tools)
+            await self._save_entries()
+        return session
 
     def new_messages(self, form: HistoryForm | None = None) -> list[dict[str, Any]]:
         """Return the newest prompt and the messages after it, to be added to a `history`.
@@ -376,23 +378,3 @@ class Agent(Generic[Output]):
 
     async def __aexit__(self, *error: object) -> None:
         await self.close()
-
-
-def _read_prompt(
-    content: Content | Results, attachments: Sequence[str | Path | Block], workspace: Workspace
-) -> tuple[tuple[Block, ...], tuple[ClientResult, ...]]:
-    """Return a prompt with its attachments, or the results sent in its place. Raises `UsageError`, `TypeError`."""
-    parts = content if isinstance(content, list | tuple) else (content,)
-    results = tuple(part for part in parts if isinstance(part, ClientResult))
-    blocks: tuple[Block, ...] = ()
-    for part in parts:
-        if isinstance(part, str):
-            blocks += with_attachments(part, workspace, bare_names=False)
-        elif not isinstance(part, ClientResult):
-            blocks += content_blocks(part)
-    for item in attachments:
-        attached = attached_file(workspace.cwd / item, workspace) if isinstance(item, str | Path) else (item,)
-        blocks += content_blocks(attached)
-    if results and blocks:
-        raise UsageError("Results of calls cannot be sent together with a prompt.")
-    return blocks, results

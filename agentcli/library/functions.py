@@ -1,13 +1,14 @@
 """Functions of the library that count tokens, describe models, and convert answers to replies of other APIs.
 
-It also has two parts of `Agent`: `PromptOrder` keeps prompts in order, `recording` stores events for other readers.
+It also has parts of `Agent`: `read_prompt` reads a prompt, `PromptOrder` keeps prompts in order, and `recording` stores
+events for other readers.
 """
 
 import asyncio
 import os
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar, copy_context
 from functools import lru_cache
@@ -18,15 +19,19 @@ import msgspec
 
 from agentcli.agent.events import Done, Event, TurnFailed
 from agentcli.agent.interfaces import EventStore, StreamStatus
+from agentcli.agent.ops import ClientResult
 from agentcli.agent.result import usage_object
 from agentcli.agent.session import Session
+from agentcli.conversation.mentions import attached_file, with_attachments
 from agentcli.errors import UsageError
+from agentcli.llm.messages import Block, Content, content_blocks
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.token_encoders import TOKENS_TO_REPLY, AnyMessage, AnyTool, ModelFacts, message_tokens, text_tokens
 from agentcli.models.choice import Models
 from agentcli.settings.files import current_folder, find_paths, is_file
 from agentcli.settings.load import load_config
 from agentcli.tools.tool import CALL_DEPS
+from agentcli.tools.workspace import Workspace
 
 
 def count_tokens(text: str, model: str) -> int:
@@ -106,6 +111,29 @@ def to_anthropic_message(done: Done, *, model: str, id: str = "") -> dict[str, A
         "stop_sequence": None,
         "usage": usage_object(done.usage),
     }
+
+
+Results = ClientResult | Sequence[ClientResult]
+
+
+def read_prompt(
+    content: Content | Results, attachments: Sequence[str | Path | Block], workspace: Workspace
+) -> tuple[tuple[Block, ...], tuple[ClientResult, ...]]:
+    """Return a prompt with its attachments, or the results sent in its place. Raises `UsageError`, `TypeError`."""
+    parts = content if isinstance(content, list | tuple) else (content,)
+    results = tuple(part for part in parts if isinstance(part, ClientResult))
+    blocks: tuple[Block, ...] = ()
+    for part in parts:
+        if isinstance(part, str):
+            blocks += with_attachments(part, workspace, bare_names=False)
+        elif not isinstance(part, ClientResult):
+            blocks += content_blocks(part)
+    for item in attachments:
+        attached = attached_file(workspace.cwd / item, workspace) if isinstance(item, str | Path) else (item,)
+        blocks += content_blocks(attached)
+    if results and blocks:
+        raise UsageError("Results of calls cannot be sent together with a prompt.")
+    return blocks, results
 
 
 UNREAD_TIMEOUT_S = 1.0  # a waiting prompt gives up if nobody has read the open stream for this long

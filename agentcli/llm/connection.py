@@ -276,11 +276,15 @@ class HttpConnection(Response):
             self.headers[name.decode(errors="replace").lower()] = value.decode(errors="replace").strip()
 
     def on_headers_complete(self) -> None:
-        if self._parser.get_status_code() < 200:  # an interim response, with headers of its own
+        """Set `status` for the response that answers the request; forget an interim response, which may precede it."""
+        status = self._parser.get_status_code()
+        if status < 200:  # interim, as 103 Early Hints is
             self.reason, self.headers = "", {}
-            self._head_bytes = -READ_SIZE  # `_receive` still adds the bytes that it has just read
-        elif not self.status:
-            self.status, self._allows_next = self._parser.get_status_code(), self._parser.should_keep_alive()
+            # The headers of the next response are counted from 0. This callback runs inside `_receive`, which then adds
+            # all bytes of its last read, at most `READ_SIZE`, although they came before those headers.
+            self._head_bytes = -READ_SIZE
+        elif not self.status:  # after the response, a server may wrongly send a second one
+            self.status, self._allows_next = status, self._parser.should_keep_alive()
 
     def on_body(self, piece: bytes) -> None:
         if not self._is_complete:
@@ -339,6 +343,7 @@ def _system_has_certificates() -> bool:
 
 @cache
 def _context_for(file: str) -> ssl.SSLContext:
+    """Return a context that trusts the certificates in the file SSL_CERT_FILE, or for "" those of the system."""
     if file or (sys.platform == "linux" and _system_has_certificates()):
         try:
             context = ssl.create_default_context(cafile=file or None)

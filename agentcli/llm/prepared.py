@@ -1,4 +1,4 @@
-"""Prepares each message of a conversation only once, so that a request costs work only for its new messages."""
+"""Prepares each older message of a conversation only once, so that requests do not take longer as it grows."""
 
 from collections.abc import Callable, Iterable
 from itertools import pairwise
@@ -9,7 +9,7 @@ from msgspec import Raw, to_builtins
 from agentcli.llm.media import MediaRules, fit_media, media_in
 from agentcli.llm.messages import Message, encode_json, repair_messages
 
-MARK = b'"cache_control"'  # the key of a breakpoint: in a text its quotation marks would be escaped
+BREAKPOINT_KEY = b'"cache_control"'  # of a cache breakpoint in JSON: in a text its quotation marks would be escaped
 Build = Callable[[tuple[Message, ...]], Iterable[Any]]  # returns messages in a wire format
 
 
@@ -22,9 +22,10 @@ class Transcript(tuple[Message, ...]):  # noqa: SLOT001  # a tuple with slots ca
 class PreparedMessages:
     """The older messages of a conversation, which no later message can change, in the forms that requests need.
 
-    They end before the second newest reply: requests set cache breakpoints only just before the newest reply and after
-    it. All requests of a conversation share one object. If its messages begin differently, as after a compaction, they
-    are prepared from the start.
+    They end before the second newest reply, because a request puts its cache breakpoints into later messages: one at
+    the end of the previous request, which is just before the newest reply, and one at its own end. All requests of a
+    conversation share one object. If its messages begin differently, as after a compaction, they are prepared from the
+    start.
     """
 
     def __init__(self) -> None:
@@ -34,12 +35,12 @@ class PreparedMessages:
         self._messages: tuple[Message, ...] = ()
         self._boundaries = [0]  # positions of replies; the messages between two of them can be built separately
         self._call_ids: set[str] = set()  # the ids of all calls in `_messages`
-        self._media_or_marks: list[int] = []  # positions of the messages with media or a caller's cache breakpoints
+        self._media_or_breakpoints: list[int] = []  # positions in `_messages`: see the method of this name
         self._wire_format: object = None  # identifies the API and its options that `_built` is for
         self._built: list[list[Raw] | None] = []  # the part from each boundary to the next; None: not reusable
 
-    def prepare(self, messages: tuple[Message, ...]) -> int:
-        """Prepare a request's messages up to the second newest reply; return the number of prepared messages."""
+    def _prepare(self, messages: tuple[Message, ...]) -> int:
+        """Prepare the messages before the second newest reply; return the position of the first one not prepared."""
         if not self._are_unchanged_in(messages):
             self._clear()
         start = len(self._messages)
@@ -48,7 +49,7 @@ class PreparedMessages:
             self._boundaries += older_replies
             self._messages = messages[: older_replies[-1]]
             self._call_ids |= _call_ids(self._messages[start:])
-            self._media_or_marks += _positions_of_media_or_marks(self._messages, start)
+            self._media_or_breakpoints += _positions_of_media_or_breakpoints(self._messages, start)
         return len(self._messages)
 
     def _are_unchanged_in(self, messages: tuple[Message, ...]) -> bool:
@@ -70,13 +71,16 @@ class PreparedMessages:
         return transcript
 
     def call_ids(self, messages: tuple[Message, ...]) -> set[str]:
-        start = self.prepare(messages)
-        return self._call_ids | _call_ids(messages[start:])
+        unprepared = self._prepare(messages)
+        return self._call_ids | _call_ids(messages[unprepared:])
 
-    def media_or_marks(self, messages: tuple[Message, ...]) -> list[int]:
-        """Return the positions of the messages that hold images, documents or a caller's cache breakpoints."""
-        start = self.prepare(messages)
-        return [*self._media_or_marks, *_positions_of_media_or_marks(messages, start)]
+    def media_or_breakpoints(self, messages: tuple[Message, ...]) -> list[int]:
+        """Return the positions of the messages that hold images, documents or a caller's cache breakpoints.
+
+        For requests, which search only these messages for media and breakpoints.
+        """
+        unprepared = self._prepare(messages)
+        return [*self._media_or_breakpoints, *_positions_of_media_or_breakpoints(messages, unprepared)]
 
     def wire_messages(
         self, messages: tuple[Message, ...], rules: MediaRules, *, wire_format: object, build: Build
@@ -87,8 +91,8 @@ class PreparedMessages:
         reused as `Raw` JSON, except for parts with media, which would take as much memory again, or with a caller's
         breakpoints, which may change.
         """
-        media_or_marks = self.media_or_marks(messages)
-        fitted = fit_media(messages, rules, media_or_marks)
+        media_or_breakpoints = self.media_or_breakpoints(messages)
+        fitted = fit_media(messages, rules, media_or_breakpoints)
         if wire_format != self._wire_format:
             self._wire_format, self._built = wire_format, []
         wire: list[Any] = []
@@ -99,7 +103,7 @@ class PreparedMessages:
             part = [*build(fitted[start:end])]
             wire += part
             if number == len(self._built):  # the first time that this part is built
-                is_reusable = not any(start <= position < end for position in media_or_marks)
+                is_reusable = not any(start <= position < end for position in media_or_breakpoints)
                 self._built.append([Raw(encode_json(message)) for message in part] if is_reusable else None)
         return [*wire, *build(fitted[len(self._messages) :])]
 
@@ -117,9 +121,9 @@ def _call_ids(messages: Iterable[Message]) -> set[str]:
     return {use.id for message in messages for use in message.tool_uses}
 
 
-def _positions_of_media_or_marks(messages: tuple[Message, ...], start: int) -> list[int]:
+def _positions_of_media_or_breakpoints(messages: tuple[Message, ...], start: int) -> list[int]:
     return [
         n
         for n in range(start, len(messages))
-        if any(media_in(messages[n : n + 1])) or MARK in encode_json(to_builtins(messages[n].content))
+        if any(media_in(messages[n : n + 1])) or BREAKPOINT_KEY in encode_json(to_builtins(messages[n].content))
     ]

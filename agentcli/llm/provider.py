@@ -66,8 +66,8 @@ class Request(Struct, frozen=True):
     @property
     def lasts_an_hour(self) -> bool:
         """True if a caller's breakpoint keeps a part of the request cached for an hour, which costs more."""
-        marked = (self.messages[n] for n in self.prepared.media_or_marks(self.messages))
-        blocks = (block for message in marked for block in message.content)
+        messages = (self.messages[n] for n in self.prepared.media_or_breakpoints(self.messages))
+        blocks = (block for message in messages for block in message.content)
         return any(getattr(block, "cache_control", None) == CacheControl("1h") for block in blocks)
 
     def remove_unsent(self, body: dict[str, Any]) -> dict[str, Any]:

@@ -87,7 +87,7 @@ async def stream_reply(
             error.sent = body
             # Once a response has begun, a broken connection does not mean that the request was not accepted.
             error.is_answered |= has_response and isinstance(error, errors.ConnectionFailed | errors.Timeout)
-            if not reader.has_all_content:
+            if not reader.has_all_content:  # otherwise the failure cost only the token counts, and the reply is good
                 raise
         last_events: list[StreamEvent] = []
         done = reader.finish(last_events)
@@ -115,6 +115,10 @@ async def _drain(pieces: AsyncIterator[Any]) -> None:
 async def _arriving_items(
     response: Response, parser: "LineParser", content_type: str
 ) -> AsyncGenerator[list[Any], None]:
+    """Yield the JSON of the reply's events in lists, as it arrives; for a reply that is not streamed, all of its JSON.
+
+    Raises `ProviderError`, also for an error in the place of a reply.
+    """
     is_stream = content_type in response.headers.get("content-type", content_type).lower()  # servers may omit the type
     if not is_stream:
         start = await read_start(response, MAX_EVENT_BYTES)

@@ -79,7 +79,7 @@ def report_omitted_media(turn: Turn, target: RequestTarget, request: llm.Request
     rules = getattr(target.provider, "media_rules", None)  # a caller's own provider may have none
     if rules is None:
         return
-    positions = request.prepared.media_or_marks(request.messages)  # of all messages that may have media
+    positions = request.prepared.media_or_breakpoints(request.messages)  # of all messages that may have media
     for text in omission_notices([request.messages[n] for n in positions], rules):
         notice = f"{target.name}: {text}."
         if notice not in turn.state.model.reported:

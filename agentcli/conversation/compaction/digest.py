@@ -157,7 +157,7 @@ class DigestWriter(Struct, frozen=True, dict=True):
         return (*shorter, *longer)
 
     def text(self, turn: TurnSteps, length: Length) -> str:
-        """Return the text of a turn at a length: without room for answers only prompts and failures, and no heading."""
+        """Return the text of a turn at a length; one without answers has only prompts and failures, and no heading."""
         summary = self.summaries.get(turn.number) if length.answer else None
         inputs = {use.id: use.input for use in turn.calls}
         lines = [f"\n### Turn {turn.number}"] if length.answer else []
@@ -345,10 +345,10 @@ def _files(turns: Sequence[TurnSteps]) -> list[FileInWork]:
         inputs = {use.id: use.input for use in turn.calls}
         for result in turn.observations:
             for path, action in _worked_on(result, inputs.get(result.result.tool_use_id, {})):
-                earlier = found.pop(path, None)  # the path moves to the end
-                if earlier is None or (earlier.action, action) != ("changed", "read"):
-                    earlier = FileInWork(path, action, turn.number)
-                found[path] = earlier
+                file = found.pop(path, None)  # the path moves to the end
+                if file is None or (file.action, action) != ("changed", "read"):
+                    file = FileInWork(path, action, turn.number)
+                found[path] = file
     return list(found.values())
 
 

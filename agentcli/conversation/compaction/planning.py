@@ -47,8 +47,9 @@ class Budget(Struct, frozen=True):
         """
         fixed += self.prefix
         usual = min(target, _MAX_TARGET * at) * self.window
-        needed = fixed + MIN_FREE * (self.window - fixed)
-        return int(max(usual, min(needed, _MAX_TARGET_WITH_FIXED * at * self.window)))
+        with_room = fixed + MIN_FREE * (self.window - fixed)  # more than `usual` if the fixed parts are large
+        largest = _MAX_TARGET_WITH_FIXED * at * self.window  # with more, the next compaction would come at once
+        return int(max(usual, min(with_room, largest)))
 
     def size(self, text: str) -> int:
         # Measured as a part of a message, with a line end after it.
@@ -68,9 +69,10 @@ class Tail(Struct, frozen=True, kw_only=True):
 
 
 def tails(settings: CompactionSettings) -> Iterator[Tail]:
-    """Yield the possible tails from the longest to the shortest."""
+    """Yield the possible tails from the longest to the shortest; a plan takes the first that leaves enough room."""
     least, every = settings.result_chars, _NO_LIMIT
     yield from (Tail(turns=turns) for turns in range(settings.keep_turns, 0, -1))
+    # Of the newest turn alone: how many rounds stay, and how many characters of their results.
     cuts = ((every, 4_000), (every, 1_000), (every, least), (8, 1_000), (8, least), (2, 4_000), (2, least))
     yield from (Tail(rounds=rounds, result=max_chars) for rounds, max_chars in cuts)
     # Results that the model has not seen yet matter more than older turns, and the prompt to be answered most of all.
@@ -117,25 +119,30 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def limit(self) -> int:
-        """The tokens that the request should have afterwards; it may have more if no plan is that small."""
+        """The tokens that the request should have after the compaction; it may have more if no plan is that small."""
         # Every plan contains the newest prompts and the carried facts, so the limit is higher where they are large.
-        fixed = messages_of(step.entry for step in self.turns[-1].steps if step.entry.is_prompt)
-        fixed.append(Message("user", (Text("\n".join([*self.carried.parts(), *self.carried.reminders])),)))
-        limit = self.budget.limit(self.settings.target, self.settings.at, self.budget.count(fixed))
+        carried = Message("user", (Text("\n".join([*self.carried.parts(), *self.carried.reminders])),))
+        newest_prompts = messages_of(step.entry for step in self.turns[-1].steps if step.entry.is_prompt)
+        fixed = self.budget.count([*newest_prompts, carried])
+        limit = self.budget.limit(self.settings.target, self.settings.at, fixed=fixed)
         if self.trigger == "manual":  # a person may ask long before the window is full: at least halve the conversation
             limit = min(limit, self.budget.prefix + (self.budget.before - self.budget.prefix) // 2)
         return limit
 
     def _with_cuts(self, limit: int) -> entries.Compaction:
-        """Cut results, then also replies, oldest first and shorter at each pass, until the request is small enough."""
+        """Return the plan without a digest: all entries stay, and stubs replace the contents of older ones.
+
+        Results are cut first, then also replies, oldest first and shorter at each pass, until the request fits.
+        """
         first = self.turns[0].steps[0]
-        stubs = {id: "" for turn in self.turns for id in self._outdated_reminders(turn)}
+        stubs = {id: "" for turn in self.turns for id in self._outdated_reminders(turn)}  # "": the entry is not sent
         plan = self._build(self._carried_text([]), first, "truncate", stubs=stubs)
         tokens = plan.tokens_after
         settings = self.settings
         older = [(step, turn.number) for turn in self.turns[: -settings.keep_turns] for step in turn.steps]
-        kinds = (entries.Result, object)  # `object`: entries of any kind
-        for kind, factor, (step, number) in product(kinds, reversed(digest.FACTORS), older):
+        # One pass for each kind of entries (`object`: any kind) and length (the settings' lengths times the factor).
+        passes = [(kind, factor) for kind in (entries.Result, object) for factor in reversed(digest.FACTORS)]
+        for (kind, factor), (step, number) in product(passes, older):
             if tokens <= _FILLED_SHARE * limit:
                 break
             is_dropped = stubs.get(step.entry.id) == ""
@@ -153,18 +160,18 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
 
         `limit` is the maximum of the whole request; `room` is smaller if an earlier plan came out too large.
         """
-        room -= self.budget.prefix + self.budget.size(self._carried_text([]))  # the turns get the rest
+        turns_room = room - self.budget.prefix - self.budget.size(self._carried_text([]))
+        left_for_next_turns = int((1 - _FILLED_SHARE) * limit)
         for tail in tails(self.settings):
             covered, remaining = self._split(tail)
             stubs = {id: stub for turn in remaining for id, stub in self._stubs(turn, tail).items()}
             start = remaining[0].steps[0]
             tail_only = entries.Compaction(first_kept=start.entry.id, stubs=stubs)
-            free = room - self.budget.count(self._messages(tail_only))
+            free = turns_room - self.budget.count(self._messages(tail_only))
             brief_size = sum(self._turn_size(turn, digest.BRIEF) for turn in covered)
-            if free < min(brief_size, int(tail.min_older * room)):  # this tail leaves too little for older turns
+            if free < min(brief_size, int(tail.min_older * turns_room)):  # too little for older turns: a shorter tail
                 continue
-            preferred = free - int((1 - _FILLED_SHARE) * limit)  # the difference is left for the next turns
-            if (texts := self._older_texts(covered, free, preferred)) is not None:
+            if (texts := self._older_texts(covered, free, preferred=free - left_for_next_turns)) is not None:
                 strategy: entries.CompactionStrategy = "summarize" if self.summaries else "extract"
                 return self._build(self._carried_text(texts), start, strategy, stubs=stubs, covered=covered)
         return None
@@ -251,7 +258,8 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
             max_total = room if length <= digest.BRIEF else preferred
             for n in order:
                 more = self._turn_size(covered[n], length) - self._turn_size(covered[n], length - 1)
-                if chosen[n] == length - 1 and total + more <= max_total:
+                has_shorter = chosen[n] == length - 1  # a turn whose longer text did not fit gets no longer one
+                if has_shorter and total + more <= max_total:
                     chosen[n] = length
                     total += more
         return 0, chosen
@@ -270,12 +278,12 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
         """Return, by id, the texts that replace the contents of entries of a turn that stays."""
         stubs = dict.fromkeys(self._outdated_reminders(turn), "")
         replies = [n for n, step in enumerate(turn.steps) if isinstance(step.entry.body, entries.Assistant)]
-        is_newest_turn = turn.number == self.turns[-1].number
-        newest_round = max(replies, default=0) if is_newest_turn else len(turn.steps)  # begins with the last reply
+        has_newest_round = turn.number == self.turns[-1].number
+        newest_round_start = max(replies, default=0) if has_newest_round else len(turn.steps)
         for position, step in enumerate(turn.steps):
-            max_chars = tail.newest if position >= newest_round else tail.result
+            max_chars = tail.newest if position >= newest_round_start else tail.result
             stub = None
-            if step.entry.is_prompt:
+            if step.entry.is_prompt:  # only a tail of the newest turn alone cuts prompts
                 stub = self._writer.start_of_newest_prompt(step) if tail.cuts_prompt else None
             elif max_chars < _NO_LIMIT and isinstance(step.entry.body, entries.Result | entries.Assistant):
                 message_chars = max(max_chars, self.settings.message_chars)
@@ -327,9 +335,8 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
     def _problem(self, plan: entries.Compaction, limit: int) -> str:
         """Return the reason to reject a plan; empty if it is good."""
         if plan.strategy == "truncate" and self.settings.strategy == "auto":
-            limit = int(
-                _FILLED_SHARE * limit
-            )  # if cutting frees less, a digest puts off the next compaction for longer
+            # If cutting frees less than that, a digest puts off the next compaction for longer.
+            limit = int(_FILLED_SHARE * limit)
         if plan.tokens_after > limit:
             return f"the parts that must stay take {plan.tokens_after:,} tokens, and {limit:,} are available"
         min_gain = _MIN_GAIN if self.trigger == "manual" else 0.0  # a full window needs any gain

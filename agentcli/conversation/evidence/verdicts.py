@@ -342,5 +342,6 @@ def _compare_files(claim: UncheckedClaim, record: ActivityRecord) -> Comparison:
         "file_changed": last.after is not None and not log.is_same_state(first.before, last.after),
     }[claim.kind]
     # After a change that the log does not have, the claim may no longer be true.
-    is_outdated = record.content_id(last.path) not in (None, last.after.content if last.after else "")
+    current, logged = record.content_id(last.path), last.after.content if last.after else ""  # "": no such file
+    is_outdated = current is not None and current != logged
     return None if is_true and is_outdated else is_true, [first_id, last_id]

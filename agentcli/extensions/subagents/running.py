@@ -283,7 +283,7 @@ class ContextParts(Struct, frozen=True, kw_only=True):
     prefix_for: Callable[[str], Callable[[ModelInfo, ToolRegistry], Prefix]]  # by the agent's prompt
     nested_instructions: Callable[[], NestedInstructions | None]  # the instruction files of folders
     watch: Callable[[AgentState, Workspace, Any], ContextWatch]
-    notes: Callable[[Workspace, ModelInfo], list[User]]  # the system reminders before the first prompt
+    first_reminders: Callable[[Workspace, ModelInfo], list[User]]  # the system reminders before the first prompt
 
 
 class ChildSessions(Struct, frozen=True, kw_only=True):
@@ -313,7 +313,7 @@ class ChildSessions(Struct, frozen=True, kw_only=True):
         state = restore_state(AgentState(model=model, mode=parent.mode, rules=parent.rules, budgets=budgets), entries)
         state.meter = _ChargingMeter(call.turn)  # the parent's turn pays
         if not entries:
-            state.notes.extend(self.context.notes(workspace, self.models.info(state.model.name)))
+            state.notes.extend(self.context.first_reminders(workspace, self.models.info(state.model.name)))
         state.add_mode_note()
         instructions = self.context.nested_instructions()
         watch = self.context.watch(state, workspace, instructions)

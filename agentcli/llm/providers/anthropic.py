@@ -171,6 +171,7 @@ class SdkClient(Carrier):
         try:
             async with self._opening:
                 if key not in self._clients:
+                    # Without an address in the settings, the SDK chooses a valid one, so only the headers are checked.
                     check_sendable(service.base_url or "https://chosen.by.sdk", headers)
                     try:
                         self._clients[key] = await asyncio.to_thread(self._open_client, service)

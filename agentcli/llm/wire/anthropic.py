@@ -38,26 +38,28 @@ def to_body(request: llm.Request, model: ModelInfo) -> dict[str, Any]:
     """Return the body of `POST /v1/messages`. Parts that do not change come first, because the API caches prefixes."""
     body: dict[str, Any] = {"model": model.id, "max_tokens": request.max_tokens, "stream": True}
     messages = _messages(request, model)
-    new = [message for message in messages if isinstance(message, dict)]  # the others are `Raw` JSON
-    body |= _thinking_and_output(request, model, new)
+    newer = [message for message in messages if isinstance(message, dict)]  # older ones: `Raw`, without breakpoints
+    body |= _thinking_and_output(request, model, newer)
     if request.temperature is not None and model.takes_temperature and "thinking" not in body:
         body["temperature"] = request.temperature
     if request.tools:
         body["tools"] = [msgspec.to_builtins(tool) for tool in request.tools]
     if request.system:
         body["system"] = [{"type": "text", "text": request.system}]
-    for last in (*body.get("tools", ()), *body.get("system", ()))[-1:]:
-        last["cache_control"] = CACHE  # one breakpoint after both, because neither changes without the other
-    _limit_breakpoints([*body.get("tools", ()), *body.get("system", ())], new)
+    prefix = [*body.get("tools", ()), *body.get("system", ())]  # in the order in which the API reads and caches them
+    if prefix:  # one breakpoint at its end is enough, because all requests of a conversation have the same prefix
+        prefix[-1]["cache_control"] = CACHE
+    _limit_breakpoints(prefix, newer)
     body["messages"] = messages
     return request.remove_unsent(body)
 
 
 def _thinking_and_output(request: llm.Request, model: ModelInfo, messages: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the fields for the model's thinking, its effort and the form of its answer, as far as it takes them."""
     fields: dict[str, Any] = {}
     fits_budget = request.max_tokens > 2048  # because the API wants a budget of 1,024 at least
     wants_budget = model.thinking == "budget" and request.effort is not None
-    if model.thinking == "adaptive":  # the default display leaves the text between tool calls empty
+    if model.thinking == "adaptive":  # with the default display, thinking between tool calls has no text
         fields["thinking"] = {"type": "adaptive", "display": "summarized"}
     elif wants_budget and fits_budget and not _continues_without_thinking(messages):
         fields["thinking"] = {"type": "enabled", "budget_tokens": min(16_000, request.max_tokens // 2)}
@@ -158,6 +160,7 @@ def sendable_blocks(message: ours.Message) -> tuple[ours.Block, ...]:
 
 
 def block_to_wire(block: ours.Block) -> dict[str, Any]:
+    """Return a block with the fields that the API knows. It rejects empty texts, so a result goes without them."""
     match block:
         case ours.Opaque():
             return dict(block.data)
