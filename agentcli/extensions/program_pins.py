@@ -350,7 +350,8 @@ def _simple_commands(text: str) -> Iterator[list[str]]:
             is_output = False
         elif token.startswith((">", "&>")) and "(" not in token:
             is_output = True
-        elif "(" in token or "<" not in token:  # the command ends, but not at `<`: the file after it is another word
+        # The command ends at `;`, `|` and the like, also at `<(`, but not at `<`: the file after it is another word.
+        elif "(" in token or "<" not in token:
             yield words
             words, is_output = [], False
     yield words

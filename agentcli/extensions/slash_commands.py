@@ -145,8 +145,8 @@ async def _agents(host: CommandHost, argument: str) -> Outcome:
             return "\n".join([*rows, f"Kinds: {', '.join(agents.definitions)}."])
         case "stop":
             session = _running_session(agents, id)
-            for _ in tuple(session.state.conversation.queue.steering):  # messages that would start another turn
-                session.submit(TakeBack(0))
+            for _ in tuple(session.state.conversation.queue.steering):  # waiting messages would start another turn
+                session.submit(TakeBack(0))  # the first of those that are left
             session.submit(Interrupt())
             return f"Stopping {id}. Its partial answer goes to the main agent."
         case "show":

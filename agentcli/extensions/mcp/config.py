@@ -84,15 +84,16 @@ def server_specs(
     is_strict: bool = False,
     plugins: Sequence[Plugin] = (),
 ) -> list[ServerSpec]:
-    """Return the enabled servers. Of several with one name the first applies; `added` ones come before all others.
+    """Return the enabled servers: `added` by a client, of the `files` of flags, configured, of plugins.
 
-    Unreadable entries are reported. If `is_strict`, those of settings and project are left out. Raises `ConfigError`.
+    Of several with one name, the first in this order applies. An unreadable entry is reported. If `is_strict`, the
+    configured servers, which are those of the settings and the project, are left out. Raises `ConfigError`.
     """
     tables = [
-        _ServerTable(added, "flag", "the client"),
-        *(_ServerTable(servers_in(Path(file).expanduser()), "flag", file) for file in files),
+        _ServerTable(added, scope="flag", source="the client"),
+        *(_ServerTable(servers_in(Path(file).expanduser()), scope="flag", source=file) for file in files),
         *([] if is_strict else _configured_tables(config)),
-        *(_ServerTable(plugin.servers, "plugin", str(plugin.root)) for plugin in plugins),
+        *(_ServerTable(plugin.servers, scope="plugin", source=str(plugin.root)) for plugin in plugins),
     ]
     specs: dict[str, ServerSpec | None] = {}  # None: disabled or unreadable, which hides later ones, too
     call_s = _time_limit(config, "MCP_TOOL_TIMEOUT") or config.settings.mcp.call_timeout_s

@@ -173,7 +173,7 @@ class Servers:
                     yield tool
 
     async def attach_mentioned(self, state: AgentState, prompt_ids: Container[str], emit: Emit) -> None:
-        """Append the resources that a prompt names (`@server:uri`); one that cannot be read is reported."""
+        """Append the resources (`@server:uri`) that the prompts with these ids name; report one that cannot be read."""
         for server, uri in dict.fromkeys(self._mentioned_resources(state, prompt_ids)):
             try:
                 client = await self._servers[server].client()

@@ -292,7 +292,7 @@ def provider_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _normalize(schema: Any, root: Mapping[str, Any], depth: int = 0) -> dict[str, Any]:
-    """Return a part of the schema `root` with the keywords that are sent and valid."""
+    """Return a part of the schema `root` for providers: with the keywords that they know, if their values are valid."""
     if not isinstance(schema, Mapping) or depth > MAX_DEPTH:  # true allows anything, as {} does
         return {}
     keywords = ((key, _normalize_keyword(key, value, root, depth + 1)) for key, value in schema.items())

@@ -76,7 +76,7 @@ class SkillRegistry:
     def is_active(self, name: str) -> bool:
         return any(active.skill.name == name for active in self.active)
 
-    def find_activatable(self, name: str, *, by: By = "person") -> Skill:
+    def check(self, name: str, *, by: By = "person") -> Skill:
         """Return the skill if it may be activated now. Raises `UsageError` with the reason if it may not."""
         skill = self.get(name)
         chain = " → ".join((*(activation.skill.name for activation in self.active), skill.name))
@@ -104,7 +104,7 @@ class SkillRegistry:
 
         Raises `UsageError` if the skill may not be activated or cannot be read; then nothing has changed.
         """
-        skill = self.find_activatable(name, by=by)
+        skill = self.check(name, by=by)
         text = _read_instructions(skill) if instructions is None else instructions
         if not text.strip():
             raise UsageError(f"Could not use the skill {skill.name}: it has no instructions.")
@@ -179,7 +179,7 @@ class SessionSkills(Struct, kw_only=True):
 
     async def activate(self, name: str, *, request: str = "", by: By = "person") -> Activation:
         """Activate a skill; the model reads its instructions with the next request. Raises `UserError`."""
-        skill = self.registry.find_activatable(name, by=by)
+        skill = self.registry.check(name, by=by)  # raises if it may not be activated now
         text = await self._expand_instructions(skill, request)
         activation = self.registry.activate(name, request=request, by=by, instructions=text)
         entry, note = SkillActivated(activation.id, skill, by), reminder(activation.instructions)

@@ -81,7 +81,7 @@ class Agents(Struct, kw_only=True, dict=True):
     @cached_property
     def folders(self) -> list[tuple[Path, str]]:
         """The folders of the project's and the person's definitions with their sources, in the order of precedence."""
-        if self.plugins.is_bare:
+        if self.plugins.is_bare:  # the caller wants nothing that it has not named itself
             return []
         config = self.plugins.config
         of_project = definition_folders(config.cwd, AGENT_FOLDERS) if config.project.is_allowed else []

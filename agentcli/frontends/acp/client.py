@@ -238,7 +238,7 @@ class ClientQuestions:
             await asyncio.wait(self._tasks.values())
 
     async def _ask(self, question: AnyQuestion) -> None:
-        answer: Approve | None = Approve(question.id, allowed=False, comment=NOBODY_LEFT)
+        answer: Approve | None = Approve(question.id, allowed=False, comment=NOBODY_LEFT)  # unless it answers
         try:
             match question:
                 case Question() if self._client.capabilities.has_forms:

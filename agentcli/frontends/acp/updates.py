@@ -26,9 +26,9 @@ KINDS = {  # tool name -> the protocol's kind of call
     "file_list": "search", "grep_search": "search", "recall": "search", "bash": "execute", "jobs": "execute",
     "think": "think", "todo": "think", "create_subagent": "think", "web_fetch": "fetch", "web_search": "fetch",
 }  # fmt: skip
-# Tools whose results are Markdown, and tools whose `path` is shown as a location.
+# Tools whose results are Markdown.
 _MARKDOWN_TOOLS = frozenset(("create_subagent", "web_fetch", "web_search", "skill", "recall", "think", "ask_user"))
-_FILE_TOOLS = frozenset(("file_read", "file_write", "file_edit", "file_list", "grep_search"))
+_FILE_TOOLS = frozenset(("file_read", "file_write", "file_edit", "file_list", "grep_search"))  # with a `path`
 _CLAIM_LINES = {"verified": "✓ {}", "unverified": "? {} - not verified", "refuted": "✗ {} - the log says otherwise"}
 _PROSE_TOOLS = frozenset(("", "create_subagent", "think", "ask_user"))  # their titles quote prose; "": a notice
 _MARKUP = lazy_pattern(r"`+|(?<!\S)#{1,6} |\*\*(\w[^*]*)\*\*")  # does not match the stars of `src/**/*.py`

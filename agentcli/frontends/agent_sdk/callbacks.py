@@ -253,6 +253,7 @@ class PermissionBridge:
         self._session.submit(op)
 
     def _call_of(self, question: events.QuestionEvent) -> tuple[str, dict[str, Any]]:
+        """Return the tool and the input that `can_use_tool` is asked about, as Claude Code names them."""
         match question:
             case events.Question(title=title, options=options):
                 return "AskUserQuestion", claude_code_question(title, options)
