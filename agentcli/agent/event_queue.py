@@ -94,7 +94,7 @@ if log.level == logging.NOTSET:  # programs that use the library get these recor
 
 
 def log_activity(event: events.Event, session_id: str, agent_id: str) -> None:
-    """Write a log record for an event of this agent. A subagent's session logs its own, but not its start and end."""
+    """Write a log record for an event of this agent. The start and end of a subagent are logged by its parent."""
     if not log.isEnabledFor(logging.INFO):
         return
     is_own = event.agent_id == agent_id or isinstance(event, events.SubagentStarted | events.SubagentEnded)

@@ -82,7 +82,7 @@ class Session:
     def waiting_for_client(self) -> Collection[str]:
         """The ids of calls that still wait for a `ClientResult`, including those of a paused turn."""
         client = self.runtime.calls.delegates.client
-        return {*client.waiting_ids, *(self.state.conversation.pending_calls.keys() - client.answered)}
+        return {*client.waiting_ids, *(self.state.conversation.pending_calls.keys() - client.received_ids)}
 
     def check_rule(self, text: str) -> None:
         """Raise `UsageError` if the rule of an `Approve` matches no call of any tool."""
@@ -304,7 +304,7 @@ class Session:
         if self.next_tools is not None:
             self.runtime.calls.tools, self.next_tools = self.next_tools, None
         self.turns_begun += 1
-        self.runtime.calls.delegates.client.answered.clear()
+        self.runtime.calls.delegates.client.received_ids.clear()
         self._newest_turn = turn
         self._turn = asyncio.create_task(self._run_turn(turn))
 

@@ -131,7 +131,7 @@ class ClientCalls(msgspec.Struct, kw_only=True):
     _has_client: bool = True
     paused: set[str] = msgspec.field(default_factory=set)  # ids of calls whose results arrive in a later turn
     # Ids of this turn's calls whose results have arrived; some may not be stored yet.
-    answered: set[str] = msgspec.field(default_factory=set)
+    received_ids: set[str] = msgspec.field(default_factory=set)
 
     async def result_of(self, call: ToolUse, hand_over: HandOver) -> ToolOutput:
         """Hand the call to the client and wait for its result. Raises `ToolError`, and `CallPaused`."""
@@ -167,6 +167,7 @@ class ClientCalls(msgspec.Struct, kw_only=True):
                 self._answers[id].set_exception(_client_gone())
 
     def pause(self, call_ids: Collection[str]) -> None:
+        """End the wait for the results of these calls, which arrive in a later turn."""
         for id in call_ids:
             if id in self.waiting_ids:
                 self._answers[id].set_exception(CallPaused())
@@ -174,7 +175,7 @@ class ClientCalls(msgspec.Struct, kw_only=True):
 
     def answer(self, call_id: str, output: ToolOutput) -> bool:
         """Deliver the client's result; return False if no call with that id was waiting."""
-        self.answered.add(call_id)
+        self.received_ids.add(call_id)
         if is_waiting := call_id in self.waiting_ids:
             self._answers[call_id].set_result(output)
         return is_waiting

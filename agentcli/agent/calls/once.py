@@ -157,6 +157,6 @@ async def continue_with(session: Session, result: ClientResult) -> None:
     """Store a result, and continue the turn if no other call waits for one. Raises `UserError`."""
     try:
         if await store_results(session, (result,)):
-            session.submit(GoOn(if_unanswered=True))  # unless the model has answered the results meanwhile
-    finally:  # ids are in `answered` only while their results are being stored
-        session.runtime.calls.delegates.client.answered.discard(result.id)
+            session.submit(GoOn(if_unanswered=True))  # unless another operation has continued the turn meanwhile
+    finally:  # the result is in the log now, or has failed to get there
+        session.runtime.calls.delegates.client.received_ids.discard(result.id)

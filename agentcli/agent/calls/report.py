@@ -33,7 +33,7 @@ OMITTED = {"omitted": "larger than 1 MB"}
 
 
 class Report:
-    """The report on one call: its output, result and events. `gives_all` includes structured data made on request."""
+    """The report on one call: its output, result and events. With `gives_all`, the structured data is complete."""
 
     finished: ToolFinished  # set, like `result`, once the call has ended
 

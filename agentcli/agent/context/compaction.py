@@ -62,7 +62,7 @@ class Basis(Struct, frozen=True, kw_only=True):
 
 
 class Compactor(Struct, kw_only=True):
-    """Makes compactions. `first_reminders` reads those at the session's start again, because files may have changed."""
+    """Makes compactions. They contain the session's `first_reminders`, read again because files may have changed."""
 
     settings: CompactionSettings
     first_reminders: FirstReminders

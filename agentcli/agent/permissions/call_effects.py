@@ -141,7 +141,7 @@ def _blocked_file_lines(facts: CallFacts) -> list[str]:
 
 
 def _privilege_and_git_lines(command: CommandAnalysis) -> list[str]:
-    forms = [form for segment in command.segments for form in segment.deny_forms]
+    forms = [form for segment in command.segments for form in segment.deny_forms]  # texts without wrappers and quotes
     return [
         _effect_line("runs as another user, with", [found[0] for found in map(_RUNS_AS_ANOTHER.match, forms) if found]),
         "forces the push: it can overwrite commits on the remote" if any(map(_FORCED_PUSH.match, forms)) else "",

@@ -110,7 +110,7 @@ class PaidRequest(Struct, kw_only=True, dict=True):
 
     def _before_retry(self, number: int, delay_s: float, error: ProviderError) -> None:
         self._end_without_reply(error)
-        self._deadline.reschedule(None)  # the pause before the retry does not use up its time
+        self._deadline.reschedule(None)  # the pause before the retry is not part of an attempt's time
         self.attempt.retries = number
         self.on_retry(number, delay_s, error)
 
