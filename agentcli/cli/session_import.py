@@ -184,6 +184,7 @@ def _read_codex(lines: list[dict[str, Any]]) -> OtherTranscript:
 
 
 def _add_codex_item(transcript: OtherTranscript, item: Mapping[str, Any]) -> None:
+    """Add an item of a Codex log to the transcript: as a prompt, as a part of a reply, or as the result of a call."""
     reply_id = f"after {len(transcript.results)} results"  # a reply ends when results arrive: what follows is a new one
     match item:
         case {"type": "message", "role": "assistant"}:
@@ -276,6 +277,7 @@ def import_file(config: Config, file: Path) -> tuple[str, str]:
 
 
 async def _store_conversation(config: Config, transcript: OtherTranscript) -> tuple[str, str]:
+    """Store a conversation as a new session; return its id, and a report on what was imported and what was not."""
     conversion = _Conversion(transcript, await folder_mask(config))
     bodies = [body for message in transcript.messages for body in conversion.bodies(message)]
     report = conversion.report(config.cwd)

@@ -120,6 +120,7 @@ def terminal_problems(
 
 
 def _key_problems(settings: KeySettings) -> Iterator[tuple[str, str]]:
+    """Yield problems as `terminal_problems` does: missing keys, invalid ones, and those that two actions share."""
     actions = settings.by_action()
     defaults = {field.name: field.default for field in structs.fields(KeySettings)}
     changed = [action for action, keys in actions.items() if keys != defaults[action]]

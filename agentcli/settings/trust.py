@@ -161,8 +161,7 @@ def folder_digest(folder: Path) -> str:
     Python's caches are left out, because running a hook creates them. Raises `OSError`.
     """
     paths = sorted(path for path in _all_below(folder, folder, is_strict=True) if path.parent.name != "__pycache__")
-    files = {os.fsencode(path.relative_to(folder)): path for path in paths}
-    return _files_digest(files)
+    return _files_digest({os.fsencode(path.relative_to(folder)): path for path in paths})
 
 
 def trust_folder(paths: Paths, folder: Path, digest: str) -> None:

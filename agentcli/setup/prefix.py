@@ -93,8 +93,7 @@ class PrefixBuilder(Struct, kw_only=True):
 
     def for_agent(self, prompt: str) -> "PrefixBuilder":
         """Return the builder for a subagent, whose system text ends with its own prompt."""
-        appended = _join(self.options.append_system_prompt, prompt)
-        options = structs.replace(self.options, append_system_prompt=appended)
+        options = structs.replace(self.options, append_system_prompt=_join(self.options.append_system_prompt, prompt))
         return structs.replace(self, options=options, is_for_agent=True, _built={})
 
     def instructions(self) -> instruction_texts.Instructions:

@@ -257,15 +257,19 @@ def report(
 
 def comparison_as_json(found: Comparison) -> dict[str, Any]:
     same_names = ("score_difference", "chance", "better", "worse", "left_out")
-    samples = [[len(pair.a), len(pair.b)] for pair in found.pairs]
     return {
         "a": found.a.id,
         "b": found.b.id,
         "worse_beyond_chance": found.is_worse,
         **{name: getattr(found, name) for name in same_names},
         "tasks": [
-            {"task": one.task, "samples": counts, "pass_rate": one.pass_rates, "difference": one.difference}
-            for one, counts in zip(found.pairs, samples, strict=True)
+            {
+                "task": pair.task,
+                "samples": [len(pair.a), len(pair.b)],
+                "pass_rate": pair.pass_rates,
+                "difference": pair.difference,
+            }
+            for pair in found.pairs
         ],
         "measures": [{"name": name, "a": a, "b": b} for name, (a, b) in found.measures.items()],
     }
