@@ -186,7 +186,7 @@ def count_changes(changes: Sequence[ChangeSummary]) -> str:
     """Count the files by what happened to them: `2 files edited, 1 deleted`; add what happened to branches."""
     counts, others = Counter[str](), list[str]()
     for change in changes:
-        counts.update(dict(change.worktree))
+        counts.update(dict(change.worktree))  # a repository's files outside `.git`
         if change.what != "repository" and change.files:
             counts[change.outcome] += change.files
         elif change.moves:

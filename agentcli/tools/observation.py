@@ -157,12 +157,12 @@ def diff_counts(diff: str) -> str:
 
 
 # Codes of colours, and others without visible effect: titles, character sets, bells. Not cursor movements within a
-# line, and not NUL, which separates the names that `git ls-files -z` or `find -print0` list.
+# line, and not NUL, which separates the names that `git ls-files -z` or `find -print0` list. An escape character that
+# begins none of these stays: without it, masking would take `[31m` for the beginning of the word behind it.
 _INVISIBLE = lazy_pattern(
     r"\x1b\[[0-9:;<=>?]*[ -/]*[@-BE-FH-JL-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\|\Z)|\x1b[PX^_][^\x1b]*(?:\x1b\\|\Z)"
     r"|\x1b[ -/]+[0-~]|\x1b[0-OQ-WYZ\\`-~]|[\x01-\x07\x0e-\x1a\x1c-\x1f\x7f]"
 )
-# An escape character that begins no code stays: the text after it may still hide the beginning of a secret.
 # Group 1 is the first number of a code, group 2 its letter: C right, D left, G to a column, K erase.
 _MOVE = lazy_pattern(r"\r|\x08|\x1b\[(\d{0,5})\d*(?:;\d*)*([CDGK])")
 _CONTROL = lazy_pattern(r"[\x01-\x08\x0d-\x1f\x7f]")

@@ -245,7 +245,7 @@ class Tool:
         Raises `ToolError` (invalid_parameters) naming the field and what was expected.
         """
         if self.schema is not None:
-            if problem := problem_with(input, self.schema, is_closed=self.is_described_when_called):
+            if problem := problem_with(input, self.schema, rejects_others=self.is_described_when_called):
                 message = f"Wrong arguments for {self.name}: {problem}."
                 if self.is_described_when_called:
                     schema = msgspec.json.encode(self.schema).decode()
@@ -274,15 +274,15 @@ _JSON_TYPES: dict[str, type | tuple[type, ...]] = {
 }  # fmt: skip
 
 
-def problem_with(input: dict[str, Any], schema: dict[str, Any], *, is_closed: bool) -> str:
+def problem_with(input: dict[str, Any], schema: dict[str, Any], *, rejects_others: bool) -> str:
     """Describe the first argument that a foreign schema does not allow; empty if all are allowed.
 
-    Only names and plain types are checked: whoever wrote the schema checks the rest. With `is_closed` a name that is
-    not in the schema is a problem, unless the schema allows others.
+    Only names and plain types are checked: whoever wrote the schema checks the rest. With `rejects_others`, for a model
+    that may guess names, one that is not in the schema is a problem, unless the schema allows others.
     """
     properties = schema.get("properties", {})
     allows_others = schema.get("additionalProperties") or "patternProperties" in schema
-    takes_any_name = not is_closed or not properties or allows_others
+    takes_any_name = not rejects_others or not properties or allows_others
     for name in schema.get("required", ()):
         if name not in input:
             return f"{name} is missing ({_single_type(properties, name) or 'a value'})"

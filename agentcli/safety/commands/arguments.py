@@ -162,7 +162,7 @@ def _note_option_value(kind: str | None, value: Field, read: Arguments) -> None:
 
 def _note_doubtful_option(text: str, known: Options, read: Arguments) -> None:
     """Note an option that may do more than read. An unknown option of a tolerant program is harmless."""
-    is_listed = any(  # it, or the option it abbreviates, does more than read or takes a value
+    is_listed = any(  # it, or the option it abbreviates, does more than read, or the next word is its value
         name == text or (text.startswith("--") and name.startswith(text))
         for name, kind in known.kinds.items()
         if kind in (_DOES_MORE, _VALUE, _FILE, _GLOB)

@@ -111,7 +111,8 @@ class ProgramCall(Struct, kw_only=True):
 def unwrap(fields: Sequence[Field], state: State, depth: int = 0) -> ProgramCall:
     """Take off the wrappers of a command, and judge it with and without each of them.
 
-    `fields` is not empty; `depth` is the number of calls in whose `candidates` the command is.
+    The candidates of a wrapper are the commands that it may run if its options cannot be read. `fields` is not empty;
+    `depth` is the number of candidates that the command is inside.
     """
     call = ProgramCall(layers=[tuple(fields)])
     for _ in range(_MAX_LAYERS):
@@ -166,7 +167,7 @@ def _text_of_input(redirect: Redirect, state: State) -> str | None:
 
 
 def printed_by(fields: Sequence[Field], stdin_text: str) -> str:
-    """Return the text that a command prints; `UNKNOWN_TEXT` if it cannot be predicted."""
+    """Return the text that a command prints, which a shell may then run; `UNKNOWN_TEXT` if it cannot be predicted."""
     match [UNKNOWN_TEXT if field.is_glob else field.text for field in fields]:
         case ["cat"] | ["cat", "-"]:
             return stdin_text

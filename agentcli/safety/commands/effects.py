@@ -46,7 +46,7 @@ def effects_of(fields: Sequence[Field], state: State) -> Effects:
     if program_effects := _EFFECTS_BY_PROGRAM.get(name):
         return program_effects(fields[1:], state)
     installer, _ = _program_and_subcommand(fields)
-    hosts = _REGISTRY_HOSTS.get(installer, ()) if beyond_workspace(fields) else ()
+    hosts = _REGISTRY_HOSTS.get(installer, ()) if beyond_workspace(fields) else ()  # `npm install`, not `npm test`
     if not hosts:  # it may reach any host, also those in its arguments
         found = (_URL.match(field.text) for field in fields[1:])
         this_machine = ("localhost", "127.0.0.1", "[::1]", "0.0.0.0")  # noqa: S104
@@ -139,7 +139,7 @@ def _auto_executed_targets(sources: Sequence[Field], targets: Sequence[Field], s
 
 
 def _with_auto_executed_files(name: str, *, is_glob: bool) -> list[str]:
-    """Return a name, and the auto-executed files in a folder of that name, such as `.git/config` for `.git`.
+    """Return what a copy of a file or folder creates: its name, and auto-executed files in it, such as `.git/config`.
 
     For a glob such as `.*`, return the auto-executed files and folders that it matches.
     """
@@ -191,7 +191,7 @@ def _remote_copy_effects(arguments: Sequence[Field], state: State) -> Effects:
     sources, targets = operands[:-1], operands[-1:]
     reads = [field for field in sources if not _REMOTE_PATH.match(field.text)]
     writes = [field for field in targets if not _REMOTE_PATH.match(field.text)]
-    created = _auto_executed_targets(sources, writes, state) if writes else ()
+    created = _auto_executed_targets(sources, writes, state) if writes else ()  # if the target is a folder
     return Effects(reads=absolute_paths(reads, state), writes=absolute_paths(writes, state), hosts=hosts, names=created)
 
 
@@ -206,6 +206,7 @@ def _git_effects(arguments: Sequence[Field], state: State) -> Effects:
     words = [field.text for field in operands_of(subcommand, "Cc")]  # without the `HEAD` of `git commit -C HEAD`
     name = words[0] if words else ""
     here = absolute_paths([Field(".")], state)  # the text does not show which files of the repository are used
+    # In `clone ADDRESS FOLDER` and `worktree add FOLDER`, the word at 2 is the folder that git creates.
     if name in ("push", "fetch", "pull", "clone", "ls-remote", "submodule", "remote"):
         found = (_URL.match(word) or _REMOTE_PATH.match(word) for word in words)
         hosts = tuple(_host_in(host) for host in found if host) or (UNKNOWN,)

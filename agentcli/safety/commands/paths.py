@@ -141,16 +141,20 @@ class ReadCheck:
             return True  # only contents are secret
         above, _, name = path.rpartition("/")
         if shows == "search":
-            # A search in `*` searches what a search in the folder would.
+            # A search of the whole folder, also as `*`, is allowed: only a search that aims at secret files is not.
             return name.strip("*") == "" or self._may_read_matches(name, above)
         return self._may_read_matches(name, above, secrets=_SECRET_EXAMPLES)
 
     def _may_read_matches(self, glob: str, folder: str, *, secrets: Sequence[str] = ()) -> bool:
-        """Return True for a glob such as `*.ts` or `src/*.{ts,tsx}` whose endings are not those of secret files."""
+        """Return True for a glob such as `*.ts` or `src/*.{ts,tsx}` that certainly matches no secret file in a folder.
+
+        One name with and one without a stem stand for all with an ending: `x.env` and `.env`. `secrets` are further
+        names to try, such as `credentials.json`, which is secret although `x.json` is not.
+        """
         if not (found := re.fullmatch(r"(?:[\w/*-]*/)?\*\.(\w+|\{\w+(?:,\w+)*\})", glob)):
             return False
         endings = [f".{ending}" for ending in found[1].strip("{}").split(",")]
-        matches = [f"{name}{ending}" for ending in endings for name in ("", "x")]  # examples of names
+        matches = [f"{name}{ending}" for ending in endings for name in ("", "x")]
         matches += [name for name in secrets if name.endswith(tuple(endings))]
         return all(self.workspace.is_readable(Path(folder, name)) for name in matches)
 
@@ -177,13 +181,13 @@ def reason_to_ask(
 
 
 def named_secrets(layers: Sequence[Sequence[Field]], values: Sequence[str], state: State) -> tuple[str, ...]:
-    """Return the paths in the words of a command that are secret by their names, whatever it does with them.
+    """Return the paths in a command's words that are secret by their names: whatever it does, it may read them.
 
     For `layers` and `values` see `reason_to_ask`.
     """
     layers = [_words_without_messages(fields) for fields in layers]
     possible_paths = _paths_of_call(layers, values)
-    possible_paths += [field for fields in layers for field in fields[1:] if not field.is_known]
+    possible_paths += [field for fields in layers for field in fields[1:] if not field.is_known]  # such as `$X/.env`
     paths = (normal(path) for field in possible_paths for path in state.paths(field) or state.likely_paths(field))
     return tuple(dict.fromkeys(path for path in paths if is_secret(PurePath(path), PurePath(state.home))))
 

@@ -19,6 +19,7 @@ _SIGNATURE = re.compile(rf"%[-+ ]?G|signature|--(format|pretty|sort)[=\0][^\0]*{
 
 
 def _git_problem(fields: Sequence[Field], check: ReadCheck) -> str:
+    """Return why git with these arguments may do more than read, or ""."""
     call = read_git_call(fields)
     if call.problem:
         return call.problem
@@ -223,12 +224,13 @@ _TESTS_OF_FILES = frozenset("-b -c -d -e -f -g -h -k -p -r -s -u -w -x -G -L -N 
 
 
 def _condition_problem(fields: Sequence[Field], check: ReadCheck) -> str:
+    """Return why the words after `test`, or in `[ … ]`, may do more than look at texts and files, or ""."""
     if any(field.may_vanish or field.is_glob for field in fields):
         return "an unquoted expansion can turn into another test"
     # Tests of variables, such as `-v` and `-R`, may do more than look, because a subscript can run a command.
-    known = {*_TESTS_OF_FILES, *"-n -z -t -a -o -eq -ne -lt -le -gt -ge".split()}
+    harmless = {*_TESTS_OF_FILES, *"-n -z -t -a -o -eq -ne -lt -le -gt -ge".split()}
     for field in fields:
-        if field.text.startswith("-") and field.text not in known:
+        if field.text.startswith("-") and field.text not in harmless:
             return f"the test {field.text} is not known to only look"
     return check.problem([field for test, field in pairwise(fields) if test.text in _TESTS_OF_FILES], shows="facts")
 

@@ -61,7 +61,8 @@ class Effects(Struct, frozen=True, kw_only=True):
     """The effects of a command: absolute paths or globs, host names, programs it starts; `UNKNOWN` if there are others.
 
     `remotes` are remotes of git that a confined command does not reach by itself: `ssh://HOST`, or a folder. `names`
-    are files that it may also open. Because that is not certain, they only keep grants from covering it.
+    are secret and auto-executed files that its words may mean: an allow rule for the command does not cover them, but a
+    yes to the command does not open them either.
     """
 
     reads: tuple[str, ...] = ()
@@ -138,15 +139,16 @@ def covers(pattern: str, segment: Segment) -> bool:
 
 
 def restricts(pattern: str, segment: Segment) -> bool:
-    """Return True if a deny or ask rule such as `rm *` matches this simple command; True in doubt.
+    """Return True if a deny or ask rule such as `rm *` matches this simple command in any of its forms.
 
     Wrappers, quotes, variables and the program's folder make no difference, nor does `find -exec` or `xargs` before it.
+    Allow rules match fewer forms (`covers`), so a form that means something else can only cause a question or denial.
     """
     return any(_matches(form, pattern) for form in segment.deny_forms)
 
 
 def rules_by_segment(analysis: CommandAnalysis) -> tuple[tuple[str, ...], ...]:
-    """Return the globs that cover each simple command that does more than read, narrowest first.
+    """Return rules to offer for each simple command that does more than read: globs that cover it, narrowest first.
 
     Empty if no rules could cover the command as a whole: one of its simple commands has none, or it cannot be read.
     """
@@ -175,7 +177,7 @@ def _rules_for(segment: Segment) -> tuple[str, ...]:
     return tuple(dict.fromkeys(rule for rule in (exact, *broader) if covers(rule, segment)))
 
 
-def _offered_words(kind: str) -> tuple[str, ...]:
+def _words_of_kind(kind: str) -> tuple[str, ...]:  # the words by which rules to offer are chosen
     from agentcli.safety.commands.arguments import listed_names  # the tables are only read once there is a command
 
     return listed_names("offered", kind)
@@ -187,17 +189,17 @@ def _runs_anything(words: tuple[str, ...]) -> bool:
         return False
     name = words[0].rpartition("/")[2]
     is_given_text = len(words) == 1 or words[1].startswith("-")  # `python` or `python -c '…'`, not `python x.py`
-    if name in _offered_words("runners") or (name in _offered_words("interpreters") and is_given_text):
+    if name in _words_of_kind("runners") or (name in _words_of_kind("interpreters") and is_given_text):
         return True
     # The list has subcommands of any program, such as `exec`, and of a single one, such as `cargo:run`.
     subcommands = {*words[1:2], ":".join(words[:2])}
-    return name in _offered_words("with_subcommands") and not subcommands.isdisjoint(_offered_words("run_anything"))
+    return name in _words_of_kind("with_subcommands") and not subcommands.isdisjoint(_words_of_kind("run_anything"))
 
 
 def _is_known_module(words: tuple[str, ...]) -> bool:
     """Return True for `python3 -m pytest` and other modules that do the same as the program of their name."""
-    is_python = words[0] in _offered_words("interpreters") and words[0].startswith("py")
-    return is_python and len(words) > 2 and words[1] == "-m" and words[2] in _offered_words("single_purpose")
+    is_python = words[0] in _words_of_kind("interpreters") and words[0].startswith("py")
+    return is_python and len(words) > 2 and words[1] == "-m" and words[2] in _words_of_kind("single_purpose")
 
 
 def escaped(text: str) -> str:
@@ -211,14 +213,14 @@ def _first_words_for_rules(words: tuple[str, ...]) -> list[tuple[str, ...]]:
     Such a rule allows the command with any arguments.
     """
     program, second, third = (*words[:3], "", "")[:3]  # a missing word is ""
-    if program in _offered_words("single_purpose"):
+    if program in _words_of_kind("single_purpose"):
         return [words[:1]]
     if _is_known_module(words):
         return [words[:3]]
-    if program not in _offered_words("with_subcommands") or not re.fullmatch(r"[A-Za-z][A-Za-z-]*", second):
+    if program not in _words_of_kind("with_subcommands") or not re.fullmatch(r"[A-Za-z][A-Za-z-]*", second):
         return []
-    if f"{program}:{second}" in _offered_words("groups"):  # `npm run`, `docker compose`: the third word says what
-        is_named = re.fullmatch(r"[A-Za-z][\w:.-]*", third) and third not in _offered_words("run_anything")
+    if f"{program}:{second}" in _words_of_kind("groups"):  # `npm run`, `docker compose`: the third word says what
+        is_named = re.fullmatch(r"[A-Za-z][\w:.-]*", third) and third not in _words_of_kind("run_anything")
         return [words[:3]] if is_named else []
     # If there are only three words, they are the exact command, which has a rule already.
     starts = [words[:3]] if len(words) > 3 and re.fullmatch(r"[A-Za-z][A-Za-z-]*", third) else []

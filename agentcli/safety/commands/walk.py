@@ -43,13 +43,13 @@ def analyse(command: str, *, workspace: WorkspaceView) -> CommandAnalysis:
     disguise = f"it contains an invisible or misleading character (U+{ord(hidden):04X})" if hidden else ""
     home_change = "it changes HOME and uses it" if _CHANGES_HOME.search(text) and _USES_HOME.search(text) else ""
     doubt = too_long or disguise or home_change
-    scratch = scratch_files(text)
+    scratch = scratch_files(text)  # the command creates them itself, so it may read them
     if doubt or "GIT_" in text:  # HOME, or a variable such as GIT_DIR, may lead git elsewhere
         workspace = structs.replace(workspace, git_setup=lambda folder: None)
     is_readable = workspace.is_readable
     walk = Walk(structs.replace(workspace, is_readable=lambda path: str(path) in scratch or is_readable(path)))
     state = State(folders=(str(workspace.cwd),), home=str(workspace.home), start=str(workspace.cwd))
-    walk.unreadable = home_change
+    walk.unreadable = home_change  # `~/x` is another file then, so rules about paths cannot be checked
     if too_long:
         walk.note_unjudged(too_long)
     try:
@@ -66,6 +66,7 @@ def _combine_verdicts(walk: "Walk", doubt: str, text: str) -> CommandAnalysis:
     """
     too_many = f"it has more than {MAX_SEGMENTS} commands" if walk.command_count > MAX_SEGMENTS else ""
     problem = walk.runs_unseen or too_many
+    # Every variable that the shell expands is a problem; without one, the text only quotes `$NAME`.
     shows_secret = problem and re.search(r"\$\{?[#!]?\w*(KEY|TOKEN|SECRET|PASSW|CREDENTIAL)", text, re.ASCII)
     found: list[tuple[CommandVerdict, str]] = [
         ("allow", _ONLY_READS),
@@ -125,7 +126,7 @@ def _allow_forms(
         return context.allow_forms  # only a rule for what is around the command covers it
     # If the wrappers are a problem, an allow rule must name them all: only the outermost layer gives forms.
     layers_in_rules = call.layers[:1] if wrapper_problem else call.layers
-    return (*context.allow_forms, node.words_text, *calls.allow_forms(layers_in_rules))
+    return (*context.allow_forms, node.words_text, *calls.allow_forms(layers_in_rules))  # `words_text`: as written
 
 
 class Walk:
@@ -241,7 +242,7 @@ class Walk:
         if name_of(call.layers[0]) == "exec" and stdin_text != context.stdin_text:
             self._is_stdin_replaced = True
         self._note_dangers(node, call, state)
-        script_segments = self._walk_possible_scripts(node, call, state, stdin_text)
+        script_segments = self._walk_possible_scripts(node, call, state, stdin_text)  # besides the text of `call.shell`
         variables = [f"{name}={state.expand(value).text}" for name, value in node.assignments]
         wrapper_variables = [field.text for wrapper in call.wrappers for field in wrapper.assignments]  # `env A=1`
         variable_problem = calls.variable_problem(variables)

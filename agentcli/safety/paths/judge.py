@@ -242,7 +242,7 @@ def judge_path(
     root = next((root for root in roots if is_at_or_below(full, root)), None)
     if is_secret(full, home):
         return "secret"
-    # The paths of a workspace in /dev/shm are not odd.
+    # `path` too, because `..` behind a link leads elsewhere. The paths of a workspace in /dev/shm are not odd.
     if (is_special(PurePath(path)) or is_special(full)) and not (root and is_special(root)):
         return "odd"
     # Only the path below the root is checked, because the workspace itself may be `~/.claude/worktrees/x`.
@@ -267,7 +267,7 @@ def is_odd(path: str) -> bool:
         or any(_size(part) > MAX_NAME_BYTES or _SPACED_DOTS.fullmatch(part) for part in parts)
         or (len(parts) > 1 and any(map(_DOTS.fullmatch, parts)))  # `...` or `./...` alone means Go packages
         or (parts and _DEVICE.fullmatch(parts[-1]))
-        or any(_leads_elsewhere(path, other) for other in _readings(path))
+        or any(_leads_elsewhere(path, reading) for reading in _readings(path))
     )
 
 
@@ -296,13 +296,16 @@ def _readings(path: str) -> Iterable[str]:
     return (decoded, unquote(decoded), folded, unquote(folded), path.replace("\\", "/"))
 
 
-def _leads_elsewhere(path: str, other: str) -> bool:
-    """Return True if `other` has folders, or steps to a parent folder, that `path` does not have."""
+def _leads_elsewhere(path: str, reading: str) -> bool:
+    """Return True if a reading of `path` has other numbers of folders and `..`, or invisible characters.
+
+    Then the path is odd: a program that reads it so may open another file than the one that was judged.
+    """
 
     def steps(text: str) -> tuple[int, int]:
         return text.count("/"), sum(part.strip() == ".." for part in text.split("/"))
 
-    return other != path and (steps(other) != steps(path) or _HIDDEN.search(other) is not None)
+    return reading != path and (steps(reading) != steps(path) or _HIDDEN.search(reading) is not None)
 
 
 def is_special(path: PurePath) -> bool:

@@ -151,6 +151,7 @@ class StreamMask:
         return [Secret(plain.behind_codes(one.start), plain.before_codes(one.end), one.rule) for one in found]
 
     def _mask_certain(self, *, is_complete: bool) -> str:
+        """Return, masked, the text behind `_done` that can no longer change; `_certain_secrets` moves `_done` on."""
         plain = self._plain = PlainText(self._written, is_complete=is_complete)
         pieces: list[str] = []
         copied_end = plain.before_codes(self._done)  # what was written before it was returned, or is in `pieces`
@@ -185,7 +186,7 @@ class StreamMask:
         return certain
 
     def _find_keys(self, certain_end: int, *, is_complete: bool) -> tuple[list[Secret], int]:
-        """Return the private keys found so far, and `certain_end` moved to where their masking can no longer change."""
+        """Return the private keys found so far, and the new `certain_end`: secrets that begin before it are certain."""
         keys = [Secret(*span, PRIVATE_KEY) for span in self._key_ends]
         text, key = self._plain.text, self._key
         self._key = None
@@ -194,7 +195,7 @@ class StreamMask:
         else:  # its beginning is masked already, so it is certain
             certain_end = max(certain_end, key.start + 1)
         while key is not None:
-            if key.known_end is None or key.start >= certain_end:  # not certainly a key: wait for more text
+            if key.known_end is None or key.start >= certain_end:  # it may be no key: wait for more text
                 self._searched = key.start
                 return keys, min(certain_end, key.start)
             end, may_continue = follow_key(text, key.known_end, key.frame, is_complete=is_complete)
@@ -210,6 +211,7 @@ class StreamMask:
         return keys, certain_end
 
     def _forget(self, char_count: int) -> None:
+        """Drop characters at the beginning of the plain text, so that a long stream does not fill the memory."""
         if char_count <= 0:
             return
         self._written = self._written[self._plain.before_codes(char_count) :]  # so all positions in it move

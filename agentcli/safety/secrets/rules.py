@@ -125,6 +125,7 @@ def is_assigned(value: str) -> bool:
 
 
 def _looks_generated(value: str) -> bool:
+    """Return True if a program has probably made a value: letters and digits mixed as in no name, word or path."""
     if not _is_mixed(value):
         return _is_jumbled(value)
     if _HEXADECIMAL.fullmatch(value):  # only in one case, because no encoder mixes cases
@@ -290,7 +291,7 @@ class SecretRule(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, 
                 yield start, end
 
     def _match_at(self, text: str, position: int) -> re.Match[str] | None:
-        """Return the match of the pattern for a literal at `position`, if the text around it is as `place` says."""
+        """Return the match `place.back` characters before a literal at `position`, if `place` fits the text there."""
         place = self.place
         if position < place.back or not (match := self._expression.match(text, position - place.back)):
             return None
@@ -301,7 +302,7 @@ class SecretRule(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, 
         return None if place.is_named and _ABOUT_SECRETS.match(text, position) else match
 
     def _announced(self, text: str, start: int) -> Iterator[re.Match[str]]:
-        """Yield the matches of `each` up to the next announcement in the line, which finds the others."""
+        """Yield the matches of `each` that begin before the line's next announcement ends; it finds the others."""
         line_end = text.find("\n", start, start + MAX_CONTEXT_CHARS)
         line_end = line_end if line_end >= 0 else start + MAX_CONTEXT_CHARS
         literals = re.compile("|".join(map(re.escape, self.place.literals))).finditer(text, start, line_end)

@@ -78,7 +78,7 @@ async def _start_job(command: Command, sandbox: Sandbox) -> BackgroundJob:
 def _dry_run_report(
     result: CommandResult, start: Path, context: ToolContext, finish: Callable[[CommandResult], ToolOutput]
 ) -> DryRunReport:
-    """Return the report of a command that has ended; `finish` makes the call's result from it."""
+    """Return the report of a command that has ended, with what it lacked; `finish` makes the call's result from it."""
     assert result.dry_run is not None
     host = _NAMED_HOST.search(result.output)
     return DryRunReport(

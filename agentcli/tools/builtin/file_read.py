@@ -45,11 +45,11 @@ async def run(arguments: FileRead, context: ToolContext) -> ToolOutput:
 def read_file(arguments: FileRead, path: Path, workspace: Workspace) -> ToolOutput:
     """Read the file at the real path `path` in the form that the model sees. Raises `ToolError`."""
     shown = workspace.shown(path)
-    max_lines, max_bytes, max_counted = arguments.limit or 2_000, PAGE_BYTES, MAX_LINE_CHARS
+    max_lines, max_bytes, max_line_bytes = arguments.limit or 2_000, PAGE_BYTES, MAX_LINE_CHARS
     if arguments.limit == 0:  # the whole file, for programs
-        max_lines, max_bytes, max_counted = MAX_TEXT_LINES, MAX_TEXT_BYTES, MAX_KEPT_BYTES
+        max_lines, max_bytes, max_line_bytes = MAX_TEXT_LINES, MAX_TEXT_BYTES, MAX_KEPT_BYTES
     first = arguments.offset or 1
-    line_range = LineRange(first=first, max_lines=max_lines, max_bytes=max_bytes, max_counted=max_counted)
+    line_range = LineRange(first=first, max_lines=max_lines, max_bytes=max_bytes, max_line_bytes=max_line_bytes)
     with files.opened(path, workspace) as (file, size):
         head = file.read(encodings.SNIFFED_BYTES)
         if media_type := media_type_of(head):
@@ -174,12 +174,12 @@ MAX_KEPT_BYTES = 1 << 20  # of one line; the rest of it is only counted
 
 
 class LineRange(Struct, frozen=True, kw_only=True):
-    """Up to `max_lines` lines from `first` (1-based) on, until `max_bytes`; a line counts at most as `max_counted`."""
+    """Up to `max_lines` lines from `first` (1-based) on, or `max_bytes`; a line counts as at most `max_line_bytes`."""
 
     first: int
     max_lines: int
     max_bytes: int
-    max_counted: int
+    max_line_bytes: int
 
 
 class FileLine(Struct, frozen=True):
@@ -282,7 +282,7 @@ class _LineCollector:
         if not chunk:
             return
         self.ends_with_newline = chunk.endswith(b"\n")
-        to_skip = max(self._range.first - 1 - self.newlines, 0)
+        to_skip = max(self._range.first - 1 - self.newlines, 0)  # line feeds before the chosen lines
         self.newlines += chunk.count(b"\n")
         lines_left = self._range.max_lines - len(self._complete)
         if self.newlines < self._range.first - 1 or lines_left == 0 or self.is_full:
@@ -305,7 +305,7 @@ class _LineCollector:
 
     def _finish_line(self) -> None:
         self._complete.append((bytes(self._line), self._cut))
-        self._counted += min(len(self._line), self._range.max_counted) + 1
+        self._counted += min(len(self._line), self._range.max_line_bytes) + 1
         self.is_full = self._counted > self._range.max_bytes
         self._line.clear()
         self._cut = 0

@@ -132,7 +132,7 @@ async def with_similar_names(work: Awaitable[T], path: Path, workspace: Workspac
 
 
 async def _find_similar(path: Path, workspace: Workspace) -> list[str]:
-    """Return up to three files below the working directory with the same name, in any case, nearest first."""
+    """Return up to three files with that name, in any folder or case, to suggest for a missing one; nearest first."""
     found: list[str] = []
 
     def take(names: str) -> None:

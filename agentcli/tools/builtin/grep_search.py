@@ -55,7 +55,7 @@ async def run(arguments: GrepSearch, context: ToolContext) -> ToolOutput:
                 found.max_chars = sys.maxsize
         return found, await context.workspace.sandbox.search(query, found.add, context.all_grants)
 
-    glob = searching.relative_glob(arguments.glob, target)
+    glob = searching.relative_glob(arguments.glob, target)  # its brackets may be part of a folder's name
     found, outcome = await searching.search_literal_brackets(glob, search, has_found=lambda result: result[0].files > 0)
     return await asyncio.to_thread(_format, found, outcome, arguments, target)
 
@@ -135,7 +135,7 @@ class Matches:
             self._current.count += count
             self._kept_matches += count
             self.total += count
-        if self._kept_matches > 2 * self._limit:
+        if self._kept_matches > 2 * self._limit:  # not at each match too many, because dropping sorts the files
             self._drop_last_files()
 
     def _drop_last_files(self) -> None:

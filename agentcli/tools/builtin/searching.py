@@ -49,7 +49,7 @@ def search_target(path: str, context: ToolContext) -> SearchTarget:
     if status.kind == "other":
         raise ToolError(f"{path} is not a regular file.", kind="invalid_parameters")
     is_folder = status.kind == "folder"
-    base, prefix = workspace.real_cwd, ""
+    base, prefix = workspace.real_cwd, ""  # paths are shown relative to it, with the prefix if it is another folder
     if not found.is_relative_to(base):
         base = found if is_folder else found.parent
         prefix = f"{workspace.shown(base)}/"
@@ -192,4 +192,5 @@ class NearestPaths:
                 folders.add(folder)
         below = [folder for folder in folders if len(folder) > len(self._below)]
         max_slashes = self._max_slashes
+        # `+ 1` for the slash at the end of a folder.
         return below if max_slashes is None else [each for each in below if each.count("/") <= max_slashes + 1]

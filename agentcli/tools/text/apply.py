@@ -39,7 +39,7 @@ def apply_edits(decoded: DecodedText, edits: Sequence[Edit]) -> tuple[DecodedTex
 
 
 def changes_only_ascii(before: str, after: str) -> bool:
-    """Return True if a change replaces only ASCII by ASCII, and never inside a possible character of several bytes."""
+    """Return True if a change suits any charset: ASCII replaces ASCII, not inside a character of several bytes."""
     old_lines, new_lines = lines_of(before), lines_of(after)
     for start, end, new_start, new_end in changed_ranges(old_lines, new_lines):
         old, new = "".join(old_lines[start:end]), "".join(new_lines[new_start:new_end])
@@ -186,7 +186,7 @@ def describe_nearest(text: str, wanted: str) -> str:
     if start is None:
         return "Nothing in it is similar. Read the file again."
     start = max(0, start)  # the wanted text may begin with lines that the file does not have
-    end = min(len(lines), start + min(len(sought), 40) + 1)
+    end = min(len(lines), start + min(len(sought), 40) + 1)  # 1: the line after them
     numbered = "\n".join(f"{n + 1}\t{cut_line(lines[n])}" for n in range(start, end))
     return f"The nearest lines are:\n{without_surrogates(cut_middle(numbered))}"
 

@@ -120,7 +120,7 @@ def split_files(text: str) -> list[str]:
 
 
 def _split_runs(header: re.Match[str], body: str) -> Iterator[str]:
-    """Yield each run of changed lines of a hunk as a hunk, with at most `CONTEXT` unchanged lines on both sides."""
+    """Yield each run of changed lines of a hunk as a hunk of its own, so that a person can choose it alone."""
     # A row that begins with a backslash says that the row before has no line end; both are treated as one row.
     rows = re.findall(r"[^\n]*\n(?:\\[^\n]*\n?)?|[^\n]+", body)
     # Unchanged and changed stretches alternate. Empty ones are added, so that a changed one is between unchanged ones.

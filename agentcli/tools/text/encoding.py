@@ -95,8 +95,8 @@ class EncodingGuess:
         # Control characters except white space, backspace and escape.
         self._has_controls = re.search(rb"[\x00-\x07\x0e-\x1a\x1c-\x1f]", head) is not None
         self._pending = b""  # the beginning of a character whose other bytes are still to come
-        self._continuations = 0  # bytes of valid UTF-8 after the first one of each character
-        self._invalid_bytes = 0  # bytes that are not UTF-8
+        # Evidence for UTF-8: bytes after the first one of each valid character. Against it: bytes that are not UTF-8.
+        self._continuations, self._invalid_bytes = 0, 0
 
     def feed(self, chunk: bytes) -> None:
         if not self._pending and chunk.isascii():  # says nothing about the encoding

@@ -96,7 +96,7 @@ def _find_lines(text: str, old: str, *, view_of: Callable[[str], View]) -> list[
     line_feeds = [found.start() for found in re.finditer("\n", bare_text)]  # each line of `bare_text` begins behind one
     matches: list[Match] = []
     while start >= 0:
-        line_index = bisect_left(line_feeds, start)
+        line_index = bisect_left(line_feeds, start)  # `sought` begins with the line feed before its first line
         end_index = line_index + len(old_lines)
         found_lines = lines[line_index:end_index]
         shift = learn_shift(old_lines, found_lines)
@@ -164,10 +164,9 @@ class View(Struct, frozen=True):
 
 
 def with_lf(text: str) -> View:
-    starts, origins = [0], [0]
-    for number, found in enumerate(re.finditer("\r\n", text)):
-        starts.append(found.start() - number + 1)
-        origins.append(found.end())
+    """Return a view in which each CRLF is LF; behind each of them a new piece of its map begins."""
+    origins = [0, *(crlf.end() for crlf in re.finditer("\r\n", text))]
+    starts = [origin - removed for removed, origin in enumerate(origins)]  # without the CRs before it
     return View(lf(text), starts, origins)
 
 

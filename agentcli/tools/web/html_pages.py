@@ -84,7 +84,7 @@ class _Reader:
             self.is_cut = True
             return "skip"
         tag, attributes = element.tag_name, element.attributes()
-        if element.depth <= self._code_depth:
+        if element.depth <= self._code_depth:  # the code block has ended
             self._code_depth = element.depth if tag == "pre" else _NO_CODE
         if not self._with_menus and (tag == "nav" or attributes.get("role") == "navigation"):
             self.left_out_menus = True
@@ -193,7 +193,7 @@ def without_unreadable(page: str, style_sheet: str) -> str:
 
 
 class _ColourWalk(HTMLParser):
-    """Collects a page in `parts`, without the text that `end_text` removes."""
+    """Collects a page in `parts`, without text in the colour of its background; see `end_text` for doubtful cases."""
 
     def __init__(self, style_sheet: str, *, has_all_styles: bool) -> None:
         super().__init__(convert_charrefs=False)

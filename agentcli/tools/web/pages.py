@@ -312,7 +312,7 @@ def _search_failure(error: ProviderError) -> ToolError:
     message = text if text.endswith((".", "!", "?")) else f"{text}."
     if isinstance(error, ConnectionFailed):
         return ToolError(f"The search could not be reached. {message}", kind="transient_error")
-    if error.status is None and not isinstance(error, AuthError):  # without a status, it is about a key not sent
+    if error.status is None and not isinstance(error, AuthError):  # one without a status: no key was sent
         return ToolError("The answer of the search does not come from Tavily. Tell the user.")
     kind, advice = _judge_status(error.status or 401, error.retry_after, _SEARCH_ADVICE, "Tell the user.")
     message = f"Tavily refused the search: {message} {advice}"

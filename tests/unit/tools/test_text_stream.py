@@ -40,7 +40,7 @@ def test_lines_read_in_pieces_are_those_of_the_whole(
     content: bytes, first: int, most: int, head: int, size: int
 ) -> None:
     decoded = decode(content)
-    choice = LineRange(first=first, max_lines=most, max_bytes=10**9, max_counted=10**9)
+    choice = LineRange(first=first, max_lines=most, max_bytes=10**9, max_line_bytes=10**9)
     read = read_lines(content[:head], Pieces(content[head:], size), choice, "")
     if decoded is None:
         assert read is None

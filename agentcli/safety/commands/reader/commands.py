@@ -193,6 +193,7 @@ class CommandReader(syntax.WordReader):
         return _substitutions_in(script) if is_arithmetic else script
 
     def _read_script_in(self, text: str) -> Script:
+        """Read the commands in a part of a word, such as those in backquotes."""
         if self.depth >= syntax.MAX_DEPTH:
             self._note("it is nested too deeply")
             self.is_complete = False

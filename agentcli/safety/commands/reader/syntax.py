@@ -119,6 +119,7 @@ class State(Struct, frozen=True):
 
         A command that may use such a file therefore leads to a question even if it cannot be read in full.
         """
+        # The word as it is if all unknown parts are empty, and what follows the last of them.
         for name in (field.text.replace(UNKNOWN_TEXT, ""), field.text.rpartition(UNKNOWN_TEXT)[2].lstrip("/:")):
             # `.env*` may match `.env.x`.
             path = PurePath(self.start, name.replace("*", ".x") if field.is_glob else name)
@@ -167,7 +168,7 @@ class WordReader(ABC):
 
     @abstractmethod
     def _read_script_in(self, text: str) -> Script:
-        """Read the commands of another text."""
+        """Read the commands in a part of a word, such as those in backquotes."""
 
     def _note(self, problem: str) -> None:
         self.problem = self.problem or problem
