@@ -158,6 +158,7 @@ class LocalSandbox:
         on_output: Callable[[str], None] = lambda text: None,
         detach: asyncio.Event | None = None,
     ) -> CommandResult:
+        """Run a command as a dry run, as a job or as usual, confined unless it is the person's own."""
         confinement, grants, started = self.confinement, command.grants, time.monotonic()
         if command.profile != "own":  # the person's own commands run unconfined
             await confinement.make_ready(grants)

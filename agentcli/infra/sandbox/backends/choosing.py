@@ -241,6 +241,7 @@ def seatbelt_profile(bounds: Bounds, *, tmp: Path) -> str:
 
 
 def _protection_rules(bounds: Bounds) -> list[str]:
+    """Return the rules that deny writing protected names and parts of repositories, and moving folders around them."""
     rules: list[str] = []
     git = _without_case(".git")
     in_git = "|".join(map(_without_case, _IN_GIT_FOLDER))

@@ -147,7 +147,7 @@ class OverlayReader:
         self._entries = self._bytes = 0  # counted so far, in all overlays of the command
 
     def read(self, root: str, upper: str) -> state.ChangeSet:
-        """Return the changes below a root. Raises `OSError`, `TooMuch`."""
+        """Return the changes below a root, from the folder `upper` with the writes. Raises `OSError`, `TooMuch`."""
         changes = state.ChangeSet(root=root)
         waiting = [("", False)]  # paths, and True if the root's entry there is known to be deleted or replaced
         while waiting:  # without recursion, because a command can nest folders deeper than Python calls
