@@ -177,15 +177,15 @@ RestoredHow = Literal["restored", "removed", "merged", "conflict", "kept"]
 
 
 class RestoredFile(Struct, frozen=True):
-    """A file whose changes are taken back."""
+    """The outcome of undoing changes to one file."""
 
     path: str  # absolute
-    how: RestoredHow  # "kept": nothing had to be done
+    how: RestoredHow  # "kept": it stays as it is, because it is restored already, or else `why`
     why: str = ""
 
 
 class Restoration(Protocol):
-    """A plan to take back changes to files. `changes` are those that it makes itself, in the form for the log."""
+    """A plan to undo changes to files. `changes` are those that it makes itself, in the form for the log."""
 
     @property
     def files(self) -> Sequence[RestoredFile]: ...
@@ -194,7 +194,7 @@ class Restoration(Protocol):
     def changes(self) -> tuple[FileChange, ...]: ...
 
     async def carry_out(self) -> Sequence[RestoredFile]:
-        """Take back the changes, and return the outcome for each file. It cannot be interrupted. Raises `ToolError`."""
+        """Undo the changes, and return the outcome for each file. It cannot be interrupted. Raises `ToolError`."""
 
 
 class Checkpoints(Protocol):

@@ -47,7 +47,7 @@ class SessionOpener(Protocol):
     def model_info(self) -> Callable[[str], ModelInfo]: ...
 
     def check_model(self, name: str) -> str:
-        """Describe a `provider/model` in a sentence. Raises `NoKey` if there is no key for it."""
+        """Check that a `provider/model` can be used; return a sentence about it. Raises `NoKey` without a key."""
 
     def store_setting(self, key: str, value: Any) -> str: ...
 
@@ -252,8 +252,8 @@ class ScreenlessHost(OpenerHost):
         return self.command_in(content[0].text) if isinstance(content[0], Text) else None
 
     async def run(self, typed: TypedCommand, *, piped: str = "", more: Sequence[Block] = ()) -> CommandEnded:
-        """Run a command; `more` is appended if it expands to a prompt. Errors are returned, never raised."""
-        if isinstance(typed.command, UserError):
+        """Run a command; to a prompt that it expands to, add `piped` and `more`. Errors are returned, never raised."""
+        if isinstance(typed.command, UserError):  # there is no such command
             return _command_failure(typed, typed.command)
         session, entries_before = self._session, len(self._session.snapshot().conversation.entries)
         try:

@@ -10,7 +10,7 @@ from agentcli.agent.result import NO_REQUIREMENTS, Requirements, ResultBuilder, 
 from agentcli.agent.session import Session
 from agentcli.conversation import entries
 from agentcli.frontends.hosts import CommandEnded
-from agentcli.frontends.printable import exposed
+from agentcli.frontends.printable import with_escapes
 from agentcli.llm.messages import Message, Usage
 from agentcli.llm.wire.anthropic import block_to_wire
 
@@ -81,9 +81,9 @@ class JsonOutput:
                 spent = {"num_turns": turns, "usage": usage_object(usage), "total_cost_usd": cost_usd}
                 self._system("subagent_ended", agent_id=id, parent_tool_use_id=call_id, end=end, **spent)
             case _ if is_main:
-                self._show_main_event(event)
+                self._show_main_agent_event(event)
 
-    def _show_main_event(self, event: events.Event) -> None:
+    def _show_main_agent_event(self, event: events.Event) -> None:
         match event:
             case events.Retry(number, delay_s, error, max_number):
                 limit = {"max_retries": max_number} if max_number else {}
@@ -167,7 +167,8 @@ def _fields(source: object, names: Sequence[str]) -> dict[str, Any]:
 def _exposed_field(texts: Mapping[str, str | tuple[str, ...]]) -> dict[str, Any]:
     """Return the field `exposed`: the texts that contain hidden characters, with these made visible."""
     visible = {
-        key: exposed(text) if isinstance(text, str) else tuple(map(exposed, text)) for key, text in texts.items()
+        key: with_escapes(text) if isinstance(text, str) else tuple(map(with_escapes, text))
+        for key, text in texts.items()
     }
     differing = {key: text for key, text in visible.items() if text != texts[key]}
     return {"exposed": differing} if differing else {}

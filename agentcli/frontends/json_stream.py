@@ -247,6 +247,7 @@ class Dialogue:
         if self._leaving.is_set():
             return
         started = time.monotonic()
+        # The first block is the command itself.
         ended = await self._run(typed, piped=cli_prompt.piped if cli_prompt else "", more=content[1:])
         if ended.prompt is not None:  # the command expanded to a prompt, as a skill's does
             self.session.submit(ended.prompt)

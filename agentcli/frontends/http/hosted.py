@@ -1,4 +1,8 @@
-"""Runs one session for all clients that follow and steer it over HTTP."""
+"""Runs one session for all clients that follow and steer it over HTTP.
+
+A message gets a `stream_id`, which all events of its turn carry. The `StreamNote` tells the next owner of the session,
+after a kill, which turn is open and which messages are queued.
+"""
 
 import asyncio
 import logging
@@ -69,9 +73,10 @@ class HostedSession:
         self._restore_queue()
         self._writer.change_note(model=snapshot.model, mode=snapshot.mode, entries=len(conversation.entries))
         self._follower = asyncio.create_task(self._follow(session.subscribe_batches()))
+        # Otherwise the turn ran in a terminal, without this stream, and has ended.
         self._writer.change_note(is_turn_open=is_turn_open and (was_running or session.is_busy))
-        is_unfinished = conversation.unstarted_calls or is_unanswered(conversation) or half_answer(conversation)
-        continues_turn = was_running and is_turn_open and bool(is_unfinished)
+        lacks_reply = conversation.unstarted_calls or is_unanswered(conversation) or half_answer(conversation)
+        continues_turn = was_running and is_turn_open and bool(lacks_reply)
         offered = [command.name for command in self._host.commands if command.name not in NOT_OFFERED]
         for question in session.open_questions.values():  # the terminal of a shared session asked them earlier
             self._output.show(question)  # adds it to `self._objects`
@@ -87,9 +92,9 @@ class HostedSession:
             session.submit(RunQueued())
 
     def _missing_objects(self, missing: Sequence[Entry]) -> tuple[list[dict[str, Any]], bool]:
-        """Return the objects of entries that were not sent, and True if a turn is open at the log's end.
+        """Return the objects of entries that the stream lacks, and True if a turn is open at the log's end.
 
-        A queued prompt starts only after the previous turn: if that turn is still open, its result is missing as well.
+        If a queued prompt began a turn before the result of the previous turn was sent, that result is among them.
         """
         entries = self._session.snapshot().conversation.entries
         objects: list[dict[str, Any]] = []
@@ -110,16 +115,17 @@ class HostedSession:
         return objects, is_turn_open
 
     def _restore_queue(self) -> None:
-        """Restore the `stream_id`s of the session's queued messages from the stream's note."""
+        """Find the `stream_id`s of the session's queued messages in the note, so that their turns still get them."""
         note = self._writer.note
         queue: list[QueuedMessage] = []
         unmatched = list(note.queue)
         for content in self._session.snapshot().conversation.queue.follow_ups:
-            # Of several messages with this content, the first one comes first in both queues.
+            # The log and the note have the same order, so of several equal messages the first is the right one.
             if noted := next((message for message in unmatched if message.content_hash == hash_of(content)), None):
                 unmatched.remove(noted)
                 queue.append(noted)
-        # A kill came before the others were stored. They do not count as accepted, so that clients can send them again.
+        # Messages that are only in the note are lost: the kill came before the log had them. They do not count as
+        # accepted, so that clients can send them again.
         lost_ids = {message.stream_id for message in unmatched}
         accepted = tuple(id for id in note.accepted if id not in lost_ids)
         self._writer.change_note(queue=tuple(queue), accepted=accepted)
@@ -189,6 +195,7 @@ class HostedSession:
                 self._session.submit(RunQueued())  # unlike in a terminal, nobody decides about queued messages
 
     def _update_status(self, event: events.Event) -> None:
+        """Change the status of the stream, which clients see, when a turn begins or ends."""
         match event:
             case events.TurnStarted(turn=1):  # the first request of a turn
                 self._writer.change_note(model=self._session.snapshot().model)
@@ -208,7 +215,7 @@ class HostedSession:
         """Note the `stream_id` of the turn that a prompt begins, unless it is a steering message of the open turn."""
         content_hash, queue = hash_of(prompt.content), self._writer.note.queue
         steered_id = self._steers.pop(content_hash, "")
-        if queue and queue[0].content_hash == content_hash:
+        if queue and queue[0].content_hash == content_hash:  # a queued message, whose client knows its id
             self._writer.change_note(turn_stream_id=queue[0].stream_id, queue=queue[1:])
         elif not self._writer.note.is_turn_open:
             # The turn that a steering message was sent to may have ended, but its client expects the id of that turn.

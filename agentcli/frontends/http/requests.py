@@ -97,7 +97,7 @@ class Guard:
     def add_token(self, token: ServeTokenSettings, path: str = "/") -> None:
         self._accesses[token.sha256] = Access(token, path)
 
-    def forget(self, secret: str) -> None:
+    def remove_token(self, secret: str) -> None:
         self._accesses.pop(token_hash(secret), None)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

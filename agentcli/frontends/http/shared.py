@@ -94,24 +94,23 @@ class Remote:
 
     def new_link(self) -> str:
         """Return a link to the page with a code that works once; an earlier unused link becomes invalid."""
-        self._guard.forget(self._code)
+        self._guard.remove_token(self._code)
         self._code = self._new_token(PAIR_PATH)
         return f"{self._url}/#once={self._code}"
 
     def _new_token(self, path: str) -> str:
         """Return a token that is valid for paths which begin with `path`."""
         token = secrets.token_urlsafe(18)  # 144 bits; short, for the sake of the QR code
-        self._guard.add_token(
-            ServeTokenSettings(token_hash(token), ""), path
-        )  # "": no user, the page is the person's own
+        # The token is for no user (""), because the page is the person's own.
+        self._guard.add_token(ServeTokenSettings(token_hash(token), ""), path)
         return token
 
     async def _pair(self, request: Request) -> Response:
-        """Exchange the code in the link for a token of the session."""
+        """Exchange the code in the link, a token for this request only, for a token of the session."""
         code = bearer_of(request)
         if not secrets.compare_digest(code, self._code):
             return error_answer(HttpError(401, "used", "This link was used already."))
-        self._guard.forget(code)
+        self._guard.remove_token(code)
         self._code = ""
         client = request.client.host if request.client else "somewhere"  # ASGI allows requests without an address
         self._on_notice(f"A browser at {client} opened this session's page. To close it: /remote off")

@@ -236,9 +236,10 @@ def _diff(name: str, before: FileEntry | None, after: FileEntry | None, limit: D
     if limit.chars_left < 0:
         return None
     hunks = len(diff_hunks(diff))
-    # The hunks of a diff do not show changed line ends, and a name with a line break spoils its headers.
+    # Hunks can be chosen if all of them together give the new text: they do not where line ends change. A name with a
+    # line break spoils the headers of the diff.
     is_divisible = "\n" not in name and ("\r" not in old + new or with_hunks(old, new, range(hunks)) == new)
-    return diff, hunks if is_divisible and hunks else 1
+    return diff, hunks if is_divisible and hunks else 1  # 1: it can only be applied as a whole
 
 
 def _text_of(entry: FileEntry | None) -> str | None:

@@ -95,7 +95,9 @@ class PlannedRestoration:
             if plan.planned is not None:
                 changes.after[path] = self._new_entry(plan.path, plan.planned, before, scratch / f"file-{number}")
         for path in [*changes.after]:
-            for parent in reversed(parents_of(path)[1:]):  # the folders around it, innermost first, without the root
+            # Folders around it that are missing now are made as well: innermost first, without the root.
+            for parent in reversed(parents_of(path)[1:]):
+                # A path in `before` exists, but is removed or replaced.
                 stays = os.path.lexists(changes.at(parent)) and parent not in changes.before
                 if stays or parent in changes.after:
                     break
@@ -222,8 +224,8 @@ def _entry_made_accessible(plan: PathPlan) -> FileEntry | None:
 def _outcome(plan: PathPlan, conflict: str) -> RestoredFile:
     """Return the outcome for a file. `conflict` is the reason why its group of changes was not applied, or ""."""
     exists = os.path.lexists(plan.path)
-    is_removed_anyway = plan.planned is None and not exists
-    if conflict and not is_removed_anyway:
+    is_removed_as_planned = plan.planned is None and not exists  # by somebody else, if there was a conflict
+    if conflict and not is_removed_as_planned:
         return RestoredFile(plan.path, "conflict", conflict)
     if plan.outcome.how == "removed" and exists:  # a folder that was not empty
         return RestoredFile(plan.path, "kept", "something else is in it")

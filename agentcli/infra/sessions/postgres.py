@@ -232,6 +232,7 @@ class Leases:
         await self._renewal_database.close()
 
     async def _renew(self) -> None:
+        """Renew all leases every second, and note which sessions other programs have taken or ask for."""
         while True:
             await asyncio.sleep(_RENEW_EVERY_S)
             if not (leases := tuple(self._held)):
@@ -252,7 +253,7 @@ class PostgresTables(tables.Tables):
     words = ", words"
     words_value = ", array_to_tsvector(:words::text[])"
     lock_copies = "SELECT pg_advisory_xact_lock(hashtext('agentcli copies'))"
-    share_copies = "SELECT pg_advisory_xact_lock_shared(hashtext('agentcli copies'))"
+    wait_for_changed_copies = "SELECT pg_advisory_xact_lock_shared(hashtext('agentcli copies'))"
 
     def __init__(self, db: Connection) -> None:
         self.db = db

@@ -98,12 +98,12 @@ class SqliteSessions(_WriterSessions):
         self._has_opened_session = False  # a program that only reads makes no copy
 
     def _connect(self) -> apsw.Connection:
-        """Connect, and move in the sessions from `agents.db`, where earlier versions kept those of subagents."""
+        """Connect, and import the sessions from `agents.db`, where earlier versions kept those of subagents."""
         make_private_folder(self.path.parent)
         connection = database.connect(self.path, self._notify)
         agents = self.path.with_name("agents.db")
         if agents.exists():
-            _move_in_agents(connection, agents, self._notify)
+            _import_subagent_sessions(connection, agents, self._notify)
         return connection
 
     def _notify(self, notice: str) -> None:
@@ -240,17 +240,17 @@ def _index_batch(db: apsw.Connection) -> bool:
     return len(rows) == _BATCH
 
 
-def _move_in_agents(connection: apsw.Connection, file: Path, on_notice: Callable[[str], None]) -> None:
-    """Move the sessions in `file` into the database, then delete `file`. If this fails, the next start tries again."""
+def _import_subagent_sessions(connection: apsw.Connection, file: Path, on_notice: Callable[[str], None]) -> None:
+    """Move the sessions of subagents from `file` into the database. If this fails, the next start tries again."""
     try:
         database.connect(file, on_notice).close()  # an older version is upgraded
         connection.execute("ATTACH ? AS agents", (str(file),))
         try:
             with database.transaction(connection):
-                connection.execute(tables.SQLITE["move_in_agents"])
+                connection.execute(tables.SQLITE["import_subagent_sessions"])
         finally:
             connection.execute("DETACH agents")
-        for suffix in ("", "-wal", "-shm", ".copy"):
+        for suffix in ("", "-wal", "-shm", ".copy"):  # the file, SQLite's files beside it, and its daily copy
             Path(f"{file}{suffix}").unlink(missing_ok=True)
     except (apsw.Error, StorageError, OSError) as error:
         log.warning("The conversations of subagents in %s are left there for now: %s", file, error)

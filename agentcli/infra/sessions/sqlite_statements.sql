@@ -8,7 +8,7 @@ JOIN sessions ON sessions.id = session_id AND sessions.trashed = 0 WHERE n IN (
 ) ORDER BY entries.time DESC, n DESC
 
 -- From the file `agents.db`, in which earlier versions kept the sessions of subagents.
--- name: move_in_agents
+-- name: import_subagent_sessions
 INSERT INTO sessions (id, trashed, cwd, name, user_id, title, last_prompt, created, updated, used)
 SELECT id, trashed, cwd, name, 'subagents of ' || user_id, title, last_prompt, created, updated, used
 FROM agents.sessions WHERE id NOT IN (SELECT id FROM main.sessions);

@@ -42,8 +42,8 @@ class TableLog:
         self, session_id: str, queue: WorkQueue, ownership: Ownership, *, last_id: str | None, last_seq: int
     ) -> None:
         self.session_id = session_id
-        self.unstored_session: tables.UnstoredSession | None = None  # the session, until it is stored
-        self.is_wanted = ownership.is_wanted
+        self.unstored_session: tables.UnstoredSession | None = None  # a new session, until it is stored
+        self.is_wanted = ownership.is_wanted  # returns True once another program asks for the session
         self._submit, self.drain = queue
         self._ownership = ownership
         self._last_id = last_id
