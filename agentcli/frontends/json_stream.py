@@ -130,6 +130,7 @@ class Dialogue:
             if not isinstance(event, Done | TurnFailed):
                 self.output.show(event)
                 continue
+            # Jobs end with the session, so those that still run are named after its last turn.
             if self._is_last_turn() and (jobs := ended_jobs_notice(self.session)):
                 self.output.show(Notice(jobs))
             self.output.show(event)

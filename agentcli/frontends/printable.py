@@ -50,8 +50,8 @@ def _reveal_hidden(text: str, symbol_for: Callable[[str], str]) -> str:
 
     def replace(match: re.Match[str]) -> str:
         found = match.groupdict()  # empty for `_unsafe_characters`, which has no groups
-        if empty := found.get("empty"):
-            return f"… {len(empty):,} more line breaks\n"
+        if line_ends := found.get("extra_line_ends"):
+            return f"… {len(line_ends):,} more line breaks\n"
         return found.get("stays") or "".join(map(symbol_for, match.group()))
 
     text = text.replace("\r\n", "\n")
@@ -95,7 +95,7 @@ _HIDDEN_IN_PROSE = lazy_pattern(
 _HIDDEN_IN_REQUEST = lazy_pattern(
     rf"(?P<stays>{_IN_EMOJI})|[{_INVISIBLE}\u200c\u200d\ufe00-\ufe0f]"
     rf"|(?:(?<=[A-Za-z])|(?<![{_NOT_LATIN}])(?=[{_ALIKE}]+[A-Za-z]))[{_ALIKE}]+(?![{_NOT_LATIN}])"
-    rf"|(?<=\n{{{MAX_LINE_ENDS}}})(?P<empty>\n+)"
+    rf"|(?<=\n{{{MAX_LINE_ENDS}}})(?P<extra_line_ends>\n+)"
 )
 _FLAG = "\U0001f3f4[\U000e0020-\U000e007e]{0,6}"
 # The end of a piece of prose whose treatment depends on the next piece.

@@ -119,7 +119,7 @@ class DayAccount(Account):
 
     def settle(self, number: int, amounts: Amounts) -> None:
         self._held.pop(number, None)
-        if number:  # 0 without limits, where nothing was reserved
+        if number:  # the row of the reservation gets the actual amounts; without limits there is none (0)
             self._execute(_UPDATE, *_values(amounts), number)
             return
         self._unwritten = total_amounts(self._unwritten, amounts)

@@ -124,8 +124,8 @@ class HostedSession:
             if noted := next((message for message in unmatched if message.content_hash == hash_of(content)), None):
                 unmatched.remove(noted)
                 queue.append(noted)
-        # Messages that are only in the note are lost: the kill came before the log had them. They do not count as
-        # accepted, so that clients can send them again.
+        # A kill may come between note and log: messages that only the note has are lost. They do not count as accepted,
+        # so that clients can send them again.
         lost_ids = {message.stream_id for message in unmatched}
         accepted = tuple(id for id in note.accepted if id not in lost_ids)
         self._writer.change_note(queue=tuple(queue), accepted=accepted)

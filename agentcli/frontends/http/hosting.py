@@ -186,16 +186,16 @@ class Hosting:
         if holder is None and state is not None and state.status == "running":
             return  # the server that takes the session over adds the missing entries
         writer = await StreamWriter.of(self.events, session_id)
-        stored = writer.note.entries
-        info, missing = await self.store.load(session_id, after=stored)
-        if not missing and (stored or writer.note.epoch):  # complete, and not a new stream, which still needs `init`
+        sent_count = writer.note.entries
+        info, missing = await self.store.load(session_id, after=sent_count)
+        if not missing and (sent_count or writer.note.epoch):  # complete; only a new stream still needs `init`
             return
-        objects = [] if stored else [system_object("init", session_id, cwd=info.cwd, is_resumed=False)]
+        objects = [] if sent_count else [system_object("init", session_id, cwd=info.cwd, is_resumed=False)]
         objects += [value for entry in missing if (value := entry_object(entry, session_id))]
-        writer.change_note(entries=stored + len(missing))
+        writer.change_note(entries=sent_count + len(missing))
         with suppress(StreamMoved):  # another process has added the missing entries
             # A new stream's session does not run on a server, so it is complete; an older stream keeps its status.
-            await writer.write(objects, status=None if stored else "complete")
+            await writer.write(objects, status=None if sent_count else "complete")
 
     async def run(self) -> None:
         """Take over sessions of dead owners, follow those of terminals, and close idle ones, until the server ends."""

@@ -269,7 +269,7 @@ def _frame(event: StreamEvent) -> bytes:
 
 
 async def _reset_event(hosting: Hosting, session_id: str) -> StreamEvent:
-    """Return the log as one event with the id of the newest entry's event, so that later deltas still follow."""
+    """Return the conversation as one event, for a reader that missed some; events since its newest entry follow it."""
     note = (await StreamWriter.of(hosting.events, session_id)).note
     info, entries = await hosting.store.load(session_id)
     messages = wire_messages(Conversation(entries[: note.entries]).messages)  # later entries follow as events

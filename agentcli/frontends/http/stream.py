@@ -112,7 +112,7 @@ class StreamWriter:
         last_id = await self._store.append(
             self._stream_id, events, status=status, note=note_text, if_note=self._stored_note, after=self._last_id
         )
-        self._last_id = max(self._last_id, last_id)  # without events the store returns an id below the one of `begin`
+        self._last_id = max(self._last_id, last_id)  # the store does not know the ids that `begin` skipped
         self._stored_note = note_text
         # `self.note` may have changed while the store was writing, so only this field is set.
         self.change_note(last_entry_event=last_entry_event)

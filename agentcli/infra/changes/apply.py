@@ -53,6 +53,7 @@ def apply_groups(
     """Apply changes. A group is a conflict if its files changed meanwhile, or the disk fails. Raises nothing.
 
     `token` is in the names of temporary files. With `is_resumed`, an interrupted call with the same token is finished.
+    Files that programs have open (`live`) are not replaced.
     """
     names: list[str] = []
     conflicts: list[Conflict] = []
@@ -83,7 +84,7 @@ class _Application:
     def apply(self, group: ChangeGroup) -> None:
         """Apply a group. Raises `OSError`, and `ConflictError`, where possible before anything is changed."""
         self._changes = changes = group.changes
-        paths, moved = group.paths, group.moved_root
+        paths, moved = group.paths, group.moved_root  # a new folder, moved from where it was prepared
         if self._is_resumed:
             for path in paths:  # removes a temporary file that was only half written
                 with contextlib.suppress(OSError), _opened_parent(changes.at(path)) as (folder, name):

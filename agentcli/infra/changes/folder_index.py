@@ -74,7 +74,7 @@ class FolderState(msgspec.Struct, kw_only=True):
     root: str
     entries: dict[str, dict[str, _KnownEntry]] = {}  # by relative folder and name; the root is ""
     left_out: dict[str, str] = {}  # by path, the reason why it is not covered
-    skipped: set[int] = set()  # inodes of entries that are not covered, caches and `.git` included
+    skipped: set[int] = set()  # inodes of entries that are not covered: if one is moved, it is not new
     looked_ns: int = 0  # Unix time at which the scan began
 
 
@@ -107,7 +107,7 @@ class FolderIndex:
         nothing_known = FolderState(root=stored_path(self.root))
         try:
             content = self.file.read_bytes()
-            is_json = content.startswith(b"{")  # msgpack begins with another byte
+            is_json = content.startswith(b"{")  # `_save` writes JSON for some file names; msgpack begins differently
             state = msgspec.convert(json.loads(content), FolderState) if is_json else _DECODER.decode(content)
         except (OSError, ValueError):  # without a usable index everything is read again
             return nothing_known
@@ -206,7 +206,7 @@ class _Scan:
         return [joined(folder, name) for name, entry in now.items() if entry.kind == "folder"]
 
     def _record(self, folder: str, name: str, status: os.stat_result, before: _KnownEntry | None) -> _KnownEntry | None:
-        """Record an entry that is new or was touched, and return it. One that is not covered stays as it was."""
+        """Return the record of an entry that is new or was touched; if it is not covered now, its old one."""
         state, path, kind, is_new = self._state, joined(folder, name), kind_of(status), before is None
         if kind is None:  # a socket or a device
             return None

@@ -47,14 +47,14 @@ def group_changes(changes: ChangeSet, *, name_of: Callable[[str], str], diff_lim
     """Group changes by path; `name_of` returns the name that the person sees for an absolute path. Raises `OSError`."""
     paths = [path for path in sorted({*changes.before, *changes.after}) if differs(*changes.before_and_after(path))]
     counts = Counter(parent for path in paths for parent in parents_of(path))  # the changes below each folder
-    large = {
+    large_folders = {
         path for path in paths if path and counts[path] > _MAX_SEPARATE and _is_made_or_removed_folder(path, changes)
     }
-    paths_by_group: dict[str, list[str]] = {}
+    paths_by_group: dict[str, list[str]] = {}  # for groups of several paths, by the outermost one
     groups: list[ChangeGroup] = []
     for path in paths:
         is_implied = path in counts and _is_made_or_removed_folder(path, changes)  # by the changes in this folder
-        if (group_path := _large_group_around(path, changes, large)) is not None:
+        if (group_path := _large_group_around(path, changes, large_folders)) is not None:
             paths_by_group.setdefault(group_path, []).append(path)
         elif not is_implied:
             groups.append(ChangeGroup(_summary(path, changes, name_of(changes.at(path)), diff_limit), changes, (path,)))
@@ -236,8 +236,7 @@ def _diff(name: str, before: FileEntry | None, after: FileEntry | None, limit: D
     if limit.chars_left < 0:
         return None
     hunks = len(diff_hunks(diff))
-    # Hunks can be chosen if all of them together give the new text: they do not where line ends change. A name with a
-    # line break spoils the headers of the diff.
+    # Hunks can be chosen unless they lack a change, as of line ends, or the name has a line break: that spoils headers.
     is_divisible = "\n" not in name and ("\r" not in old + new or with_hunks(old, new, range(hunks)) == new)
     return diff, hunks if is_divisible and hunks else 1  # 1: it can only be applied as a whole
 

@@ -60,7 +60,7 @@ class Recorder(msgspec.Struct, eq=False, kw_only=True, dict=True):
         # States of files after calls that named them, by path, since the indexes were last refreshed.
         self._edited: dict[str, FileState | None] = {}
         self._problem = ""  # why the workspace cannot be recorded, which no later call tries again
-        self._heartbeat: asyncio.Task[None] | None = None
+        self._heartbeat: asyncio.Task[None] | None = None  # shows in open notes until when their calls have run
         self._thread_lock = asyncio.Lock()  # held while a thread works
         self._note_numbers = itertools.count(1)
 
@@ -141,7 +141,7 @@ class Recorder(msgspec.Struct, eq=False, kw_only=True, dict=True):
         if paths is not None:
             mark.before = {path: self._state(path) for path in _with_missing_folders(map(str, paths))}
             CallNote(mark.call_id, {stored_path(path): state for path, state in mark.before.items()}).write(mark.note)
-        elif self._try_attribution():  # changes until now are not those of this call
+        elif self._attribute_changes():  # changes until now are not those of this call
             mark.left_out = self._uncovered_paths()
             CallNote(mark.call_id, None, self._keep_index_files(mark.note)).write(mark.note)
             self._open_marks.append(mark)
@@ -154,14 +154,14 @@ class Recorder(msgspec.Struct, eq=False, kw_only=True, dict=True):
             changes = _as_changes({path: (before, now[path]) for path, before in mark.before.items()})
             return FilesChanged(mark.call_id, changes) if changes else None
         try:
-            if self._try_attribution(mark):
+            if self._attribute_changes(mark):
                 return self._take_unreported(mark)
         finally:
             self._open_marks = [other for other in self._open_marks if other is not mark]
         return FilesChanged(mark.call_id, (), is_exact=False, left_out=(f"everything: {self._problem}",))
 
     def _changes_in_progress(self) -> list[FilesChanged]:
-        if not self._open_marks or not self._try_attribution():
+        if not self._open_marks or not self._attribute_changes():
             return []
         return [changed for mark in self._open_marks if (changed := self._take_unreported(mark)) is not None]
 
@@ -178,7 +178,7 @@ class Recorder(msgspec.Struct, eq=False, kw_only=True, dict=True):
         more = (f"{len(left_out) - _MAX_NAMED} more paths",) if len(left_out) > _MAX_NAMED else ()
         return (*(f"{stored_path(path)}: {why}" for path, why in sorted(left_out)[:_MAX_NAMED]), *more)
 
-    def _try_attribution(self, mark: Mark | None = None) -> bool:
+    def _attribute_changes(self, mark: Mark | None = None) -> bool:
         """Refresh the indexes, and attribute the changes to `mark`, else to the latest open call, else to the person.
 
         A file that another open call, such as a background job, has changed before is attributed to that call.
@@ -197,8 +197,8 @@ class Recorder(msgspec.Struct, eq=False, kw_only=True, dict=True):
                 before = edited.get(path, before)  # edits that another call reported are not this call's
                 changed_by = next((other for other in self._open_marks if path in other.unreported), mark)
                 if changed_by is not None and before != now:
-                    first, _ = changed_by.unreported.get(path, (before, now))
-                    changed_by.unreported[path] = first, now
+                    before_first, _ = changed_by.unreported.get(path, (before, now))  # before the first of its changes
+                    changed_by.unreported[path] = before_first, now
         return not self._problem
 
     def _all_indexes(self) -> list[FolderIndex]:
@@ -213,7 +213,7 @@ class Recorder(msgspec.Struct, eq=False, kw_only=True, dict=True):
         return FolderIndex(Path(root), file, self.objects, self.limits, writable=self.roots())
 
     def _interrupted(self, logged: Mapping[str, float]) -> Iterator[FilesChanged]:
-        """Yield the changes of calls that a kill interrupted, up to shortly after the last heartbeat."""
+        """Yield changes by killed calls that the log lacks; `logged` has when it got those of a call (Unix time)."""
         for file in sorted(self._notes.glob("*.json")):  # the oldest first
             try:
                 note, last_ns = CallNote.read(file), file.stat().st_mtime_ns
@@ -228,7 +228,7 @@ class Recorder(msgspec.Struct, eq=False, kw_only=True, dict=True):
                 with contextlib.suppress(FolderTooLarge):
                     since_call_began = index.refresh(saves=False)
                     differences |= {f"{root}/{path}": difference for path, difference in since_call_began.items()}
-            if changes := _as_changes(dict(_without_later(differences, last_ns + _END_TIMEOUT_NS, note.finished))):
+            if changes := _as_changes(dict(_own_differences(differences, last_ns + _END_TIMEOUT_NS, note.finished))):
                 yield FilesChanged(note.call_id, changes, is_exact=note.before is not None)
 
     def _keep_index_files(self, note: Path) -> dict[str, str]:
@@ -259,12 +259,13 @@ def _by_system_path(stored: Mapping[str, T]) -> list[tuple[str, T]]:
     return [(system_path(path), value) for path, value in stored.items()]
 
 
-def _without_later(
+def _own_differences(
     differences: dict[str, Difference], end_ns: int, finished: Mapping[str, int]
 ) -> Iterator[tuple[str, Difference]]:
-    """Yield a call's differences, by path: those up to `end_ns`, or up to when a later start `finished` the path.
+    """Yield a call's differences, by path, without those that others made after it ended at `end_ns`.
 
-    The times of folders and removed files do not show when they changed, so all their differences are included.
+    If a later start of agentcli applied the change of a path, the time of that in `finished` counts as the end. The
+    times of folders and removed files do not show when they changed, so all their differences are included.
     """
     for path, (before, now) in differences.items():
         try:

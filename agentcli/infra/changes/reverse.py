@@ -70,7 +70,7 @@ class PlannedRestoration:
     def _carry_out(self) -> Sequence[RestoredFile]:
         if not self._changing:
             return self.files
-        # Databases are not spared: a command can be run directly instead of in a dry run, but this is the only undo.
+        # Databases are replaced, too: unlike the command of a dry run, undo cannot be run directly instead.
         live = LiveFiles(advice="end it, then undo again", spares_databases=False)
         try:
             with closing(PrivateFolder(self._scratch)) as private:
@@ -90,7 +90,7 @@ class PlannedRestoration:
         changes = ChangeSet(root="")  # of the whole system
         for number, plan in enumerate(self._changing):
             path = plan.path.removeprefix("/")
-            if (before := _entry_made_accessible(plan)) is not None:
+            if (before := _make_accessible(plan)) is not None:
                 changes.before[path] = before
             if plan.planned is not None:
                 changes.after[path] = self._new_entry(plan.path, plan.planned, before, scratch / f"file-{number}")
@@ -146,7 +146,7 @@ def plan_restoration(
 def _plan(path: str, changes: Sequence[FileChange], objects: Objects, *, max_bytes: int) -> PathPlan:
     """Plan how to undo the changes of a path, which are in the order in which they were made. Raises `OSError`."""
     is_behind_link = Path(path).parent.resolve() != Path(path).parent
-    # If the last change removed the path, it may be the one that replaced a folder around it with a link.
+    # A path that the last change removed may be behind a link because the same change put that in place of a folder.
     if is_behind_link and changes[-1].after is not None:
         return PathPlan(path=path, now=None, planned=None, conflict="a symbolic link leads to it now")
     # Contents of a size that was stored once are read again, even if the limit is lower by now.
@@ -209,8 +209,8 @@ def _merged_file(state: FileState, before: FileState, after: FileState, objects:
     return FileState("file", mode, objects.put(content), len(content))
 
 
-def _entry_made_accessible(plan: PathPlan) -> FileEntry | None:
-    """Give a folder's owner the planned rights, needed to change its contents; return the entry of the path, if any."""
+def _make_accessible(plan: PathPlan) -> FileEntry | None:
+    """Return the entry of a path, if any; give a folder's owner the planned rights, needed to change its contents."""
     before, planned = plan.entry, plan.planned
     if before is None or planned is None or not before.kind == planned.kind == "folder":
         return before

@@ -318,7 +318,8 @@ class BorrowedObjects:
         # The attributes of the repository and of the person decide which files git converts: see `_UNCONVERTED`.
         setting = f"{_ATTRIBUTES_FILE}=" + os.fsdecode(user_file).removesuffix("\n")
         settings = ("-c", setting) if user_file.strip() else ()
-        compared_ns = os.stat(index).st_mtime_ns - TICK_NS  # noqa: PTH116  # git compared all files before it wrote
+        # Git compared all files with their blobs before it wrote its index. A file that was touched later may differ.
+        compared_ns = os.stat(index).st_mtime_ns - TICK_NS  # noqa: PTH116
         self._make_repository(attributes)
         with_alternates = self._isolated_environment | {"GIT_ALTERNATE_OBJECT_DIRECTORIES": objects}
         with_index = with_alternates | {"GIT_WORK_TREE": top, "GIT_INDEX_FILE": index}

@@ -57,7 +57,7 @@ async def restore(db: tables.Tables, session_id: str) -> None:
         )
     newest_batch = await db.value("SELECT max(trashed) FROM sessions WHERE id = :id", id=session_id)
     await _move(db, session_id, source=newest_batch, target=0)
-    await db.rows(tables.SQL["take_back"], id=session_id)
+    await db.rows(tables.SQL["restore_own_entries"], id=session_id)
 
 
 class Secrets:

@@ -176,7 +176,7 @@ def _replace_damaged(path: Path) -> CheckReport:
         file.open("r+b" if os.access(file, os.W_OK) else "rb") as damaged,
         closing(database.open_raw(file)) as db,
     ):
-        with suppress(*_DAMAGE, apsw.ReadOnlyError, apsw.IOError):  # others cannot write to such a file either
+        with suppress(*_DAMAGE, apsw.ReadOnlyError, apsw.IOError):  # then nobody else can write to the file, either
             if not database.why_incomplete(path):  # SQLite would remove the log of an empty file
                 db.execute("BEGIN IMMEDIATE")  # others wait until the file is replaced, which they then notice
         old = Path(folder, "old.db")
@@ -239,7 +239,7 @@ def _block_openers(file: BinaryIO) -> None:
 
 def _finish_moves(file: Path) -> None:
     """Move back the log of a file that a killed repair has not replaced, and remove the logs of replaced files."""
-    for suffix in ("-shm", "-wal"):  # last the one by which others see that the file is incomplete
+    for suffix in ("-shm", "-wal"):  # `-wal` last: its moved log shows others that the file is incomplete
         moved, log_file = database.moved_log(file, suffix), Path(f"{file}{suffix}")
         if moved.exists() and not log_file.exists():
             moved.rename(log_file)
@@ -253,7 +253,8 @@ def _replace_after_moves(file: Path, new: Path, moves: Sequence[tuple[str, str]]
     with ExitStack() as undo:
         for source, target in moves:
             with suppress(FileNotFoundError):
-                undo.callback(Path(source).rename(target).rename, source)
+                moved = Path(source).rename(target)
+                undo.callback(moved.rename, source)
         database.sync_folder(file.parent)  # the moves must be on disk first
         new.replace(file)
         undo.pop_all()

@@ -190,7 +190,7 @@ def _make_due_copy(path: Path) -> None:
 
 
 def can_resume(path: Path, session_id: str) -> bool:
-    """Return True if a session can be opened again, or if that is unknown."""
+    """Return True if a session can be opened again, or if that is unknown: its large results are then kept."""
     if not path.exists():
         return False
     if database.why_incomplete(path):  # SQLite would remove the log of an empty file

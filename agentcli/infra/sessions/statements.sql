@@ -32,7 +32,7 @@ UPDATE entries SET own = true WHERE trashed = 0 AND session_id = (
     GROUP BY copy.session_id ORDER BY count(*) DESC, min(copy.n) LIMIT 1
 ) AND origin IN (SELECT origin FROM entries WHERE session_id = :id AND trashed = :batch AND own)
 
--- name: take_back
+-- name: restore_own_entries
 UPDATE entries SET own = NOT EXISTS (
     SELECT 1 FROM entries AS other
     WHERE other.origin = entries.origin AND other.trashed = 0 AND other.own AND other.n <> entries.n

@@ -89,7 +89,7 @@ class SpanRecorder:
     def _make_tracer(self) -> Tracer:
         share, limits = self._settings.sampling, SpanLimits(max_attribute_length=_MAX_ATTRIBUTE_CHARS)
         is_default = share == ObservabilitySettings().sampling
-        # Traces that only the environment enables are sampled by its rule, which is all of them by default.
+        # If only the environment enables traces, it also decides on sampling; by default the SDK then exports all.
         follows_environment = is_default and ("OTEL_TRACES_SAMPLER" in os.environ or not self._settings.traces)
         sampling = None if follows_environment else sampler(share)
         provider = TracerProvider(sampling, self._resource, shutdown_on_exit=False, span_limits=limits)
