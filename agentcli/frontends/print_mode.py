@@ -33,31 +33,29 @@ async def print_answer(
     stream = session.subscribe(has_deltas=is_live)
     session.submit(resolved)
     async for event in stream:
-        if event.agent_id != "main":
-            if line := _subagent_line(event, is_verbose=is_live or verbose):
-                _log_line(line, after_text=is_mid_line)
-            continue
+        line = ""  # to be printed to stderr
         match event:
+            case _ if event.agent_id != "main":
+                line = _subagent_line(event, is_verbose=is_live or verbose)
             case events.TextDelta(text) if is_live:
                 print(printable_stream.feed(text), end="", flush=True)
                 is_mid_line = True
             case events.TurnEnded() if is_live:
                 print(printable_stream.close(), end="")
-                is_mid_line = False
             case events.ToolStarted(id, _, _, title):
                 titles[id] = title
             case events.ToolFinished(id, _, result, _, summary) if is_live or verbose:
                 mark = "✗" if result.is_error else "✓"
-                _log_line(f"{mark} {titles.get(id, '')} · {summary}", after_text=is_live)
+                line = f"{mark} {titles.get(id, '')} · {summary}"
             case events.Retry(number, delay_s, error):
-                _log_line(f"{error} Retrying in {delay_s:.0f} s (retry {number}).")
+                line = f"{error} Retrying in {delay_s:.0f} s (retry {number})."
             case events.Notice(text):
-                _log_line(text, after_text=is_mid_line)
+                line = text
             case events.ProviderSwitched(before, after):
-                _log_line(f"Switched from {before} to {after}.")
+                line = f"Switched from {before} to {after}."
             case events.TurnFailed(error):
                 # The run ends here, so the note about the removed prompt would not help.
-                _log_line(f"agentcli: {error.removesuffix(PROMPT_REMOVED).rstrip()}", after_text=is_live)
+                _log_line(f"agentcli: {error.removesuffix(PROMPT_REMOVED).rstrip()}", after_text=is_mid_line)
                 return exit_code(event, requirements)
             case events.Done():
                 value = requirements.value(event)  # with a schema, a pipe gets the JSON value and nothing else
@@ -66,9 +64,12 @@ async def print_answer(
                     print(flush=True)
                 else:
                     print(answer, end="\n" if event.text else "", flush=True)
-                for line in _explanations(event, session, requirements):
-                    _log_line(line)
+                for explanation in _explanations(event, session, requirements):
+                    _log_line(explanation)
                 return exit_code(event, requirements)
+        if line:
+            _log_line(line, after_text=is_mid_line)
+            is_mid_line = False
     raise AssertionError("a subscription does not end by itself")
 
 
@@ -131,6 +132,6 @@ def _explanations(done: events.Done, session: Session, requirements: Requirement
 
 def _log_line(text: str, *, after_text: bool = False) -> None:
     """Print a line to stderr; with `after_text` first end the line of a partial answer on the terminal."""
-    if after_text and sys.stdout.isatty():
+    if after_text:
         print(flush=True)
     print(printable(text), file=sys.stderr, flush=True)

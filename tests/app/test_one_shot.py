@@ -311,10 +311,9 @@ def test_a_reader_that_leaves_ends_the_run_quietly(place: Place) -> None:
 # On a terminal.
 
 
-def test_on_a_terminal_the_text_appears_as_it_comes_and_is_made_harmless(place: Place) -> None:
-    text = "One \x1b]0;owned\x07\x1b[2Jtwo."
+def shown_on_a_terminal(place: Place, *replies: dict[str, object]) -> str:
     main, side = pty.openpty()
-    command = [sys.executable, "-m", "agentcli", "-m", place.script({"text": text}), "-p", "go"]
+    command = [sys.executable, "-m", "agentcli", "-m", place.script(*replies), "-p", "go"]
     with subprocess.Popen(
         command, cwd=place.folder, env={**place.environment, "TERM": "xterm"}, stdin=side, stdout=side, stderr=side
     ) as process:
@@ -330,7 +329,17 @@ def test_on_a_terminal_the_text_appears_as_it_comes_and_is_made_harmless(place: 
             shown += piece
         assert process.wait(PATIENCE_S) == 0
     os.close(main)
-    assert shown.replace(b"\r\n", b"\n") == b"One two.\n"
+    return shown.decode().replace("\r\n", "\n")
+
+
+def test_on_a_terminal_the_text_appears_as_it_comes_and_is_made_harmless(place: Place) -> None:
+    assert shown_on_a_terminal(place, {"text": "One \x1b]0;owned\x07\x1b[2Jtwo."}) == "One two.\n"
+
+
+def test_on_a_terminal_each_call_has_a_line_of_its_own_and_no_blank_one_before_it(place: Place) -> None:
+    calls = [{"name": "bash", "input": {"command": f"echo {word}"}} for word in ("a", "b")]
+    shown = shown_on_a_terminal(place, {"text": "I look.", "tool_calls": calls}, {"text": "Done."})
+    assert shown == "I look.\n✓ Run echo a · 1 line\n✓ Run echo b · 1 line\nDone.\n"
 
 
 # Sessions.
