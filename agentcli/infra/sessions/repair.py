@@ -164,6 +164,7 @@ def repair(path: Path) -> CheckReport:
 
 
 def _replace_damaged(path: Path) -> CheckReport:
+    """Check the file again, and repair it; the caller holds the copy lock, so that no copy is made meanwhile."""
     _require_no_open_session(path)
     file = path.resolve()  # a link stays: programs that have its target open would not notice another file at the link
     _finish_moves(file)
