@@ -94,6 +94,5 @@ def _effect_of(url: str, base: str, *, is_push: bool) -> Effects | None:
         host = read_host(host)
         host = f"[{host}]" if ":" in host else host  # IPv6
         named = host if port is None or port in WEB_PORTS else f"{host}:{port}"  # as grants of hosts name it
-        # `remotes`, because with ssh git works only outside the sandbox.
-        return Effects(hosts=(named,), remotes=() if is_web else (f"ssh://{named}",))
+        return Effects(hosts=(named,), remotes=() if is_web else (f"ssh://{named}",))  # the sandbox blocks ssh
     return None

@@ -156,6 +156,7 @@ class Walk:
             self.catastrophe = self.catastrophe or catastrophes.REVERSE_SHELL
 
     def _walk_text(self, text: str, state: State, context: WalkContext) -> State:
+        """Judge the commands of a text, note what of it cannot be read, and return the state after it."""
         reading = read_commands(text)
         if not reading.is_complete:
             self.note_unjudged(reading.problem)
@@ -277,7 +278,7 @@ class Walk:
         """Return why the program of a call may do more than read, or "", and its effects without redirections."""
         check = ReadCheck(self.workspace, state)
         problem = problem_of(call.fields, check)
-        if not problem and not is_catastrophe:
+        if not problem and not is_catastrophe:  # all of the call only reads
             return "", Effects(reads=tuple(check.reads))
         effects = self._effects_of_program(node, call, state)
         if problem:

@@ -191,6 +191,5 @@ class NearestPaths:
             while (folder := folder[: folder.rfind("/", 0, -1) + 1]) and folder not in folders:
                 folders.add(folder)
         below = [folder for folder in folders if len(folder) > len(self._below)]
-        max_slashes = self._max_slashes
-        # `+ 1` for the slash at the end of a folder.
+        max_slashes = self._max_slashes  # of a file's name; that of a folder has one more, at its end
         return below if max_slashes is None else [each for each in below if each.count("/") <= max_slashes + 1]

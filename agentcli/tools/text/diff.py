@@ -23,7 +23,7 @@ def unified_diff(path: str, before: str, after: str) -> str:
     """Return a unified diff that ignores line ends, with only the changed part of long lines; empty for no change."""
     old, new = lines_of(lf(before)), lines_of(lf(after))
     rows: list[str] = []
-    for hunk in _KnownChanges(opcodes(old, new)).get_grouped_opcodes(CONTEXT):
+    for hunk in _KnownChanges(opcodes(old, new)).get_grouped_opcodes(CONTEXT):  # difflib joins changes that are near
         first, last = hunk[0], hunk[-1]
         rows.append(f"@@ -{_range(first[1], last[2])} +{_range(first[3], last[4])} @@\n")
         for tag, start, end, new_start, new_end in hunk:
