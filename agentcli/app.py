@@ -245,10 +245,7 @@ class Builder:
         )
 
     def _watch(self, state: AgentState, workspace: Workspace, nested: NestedInstructions | None) -> ContextWatch:
-        """Return the watch that compacts a conversation before it fills the window.
-
-        The tool `recall` of the `workspace` then searches the conversation's log, which has what was compacted.
-        """
+        """Return the watch that compacts a conversation before it fills the window, and let `recall` search its log."""
         settings, conversation = self.config.settings.compaction, state.conversation
 
         def reminders_to_carry(info: ModelInfo) -> Sequence[User]:
@@ -285,7 +282,7 @@ class Builder:
             )
 
         watch = ContextWatch(settings, make_compactor)
-        workspace.resources.past = partial(LogSearch, conversation)
+        workspace.resources.past = partial(LogSearch, conversation)  # for `recall`: the log has what was compacted
         return watch
 
     def session_calls(self, registry: ToolRegistry, workspace: Workspace) -> SessionCalls:

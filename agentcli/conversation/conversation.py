@@ -314,8 +314,8 @@ class RequestSize:
     def _measure_new_entries(self, model: models.ModelInfo) -> None:
         """Add the sizes of new entries for `model`, or of all entries if the path was replaced or compacted."""
         path = self._conversation.path
-        was_replaced = path is not self._path  # as by a rewind
-        if was_replaced or any(isinstance(entry.body, log.Compaction) for entry in path[self._measured :]):
+        # A rewind makes a new list.
+        if path is not self._path or any(isinstance(entry.body, log.Compaction) for entry in path[self._measured :]):
             self._forget_sizes()
             # Entries before `after_compaction` are sent as `compacted`, or not at all.
             compacted, after_compaction = self._conversation.compacted_entries()
@@ -327,10 +327,7 @@ class RequestSize:
         self._measured = len(path)
 
     def _add(self, entry: log.Entry, model: models.ModelInfo) -> None:
-        """Add the size of an entry. If it is a reply with the provider's count, that count replaces earlier ones.
-
-        The provider counts the whole reply, but a later request may have only a part of it: thinking may be left out.
-        """
+        """Add the size of an entry. If it is a reply with the provider's count, that count replaces earlier ones."""
         body, size = entry.body, _size(entry.body, model)
         prompt_size = self._entries_size.plus(self._prefix_size)  # if the entry is a reply, the size of its request
         self._entries_size = self._entries_size.plus(size)
@@ -340,7 +337,7 @@ class RequestSize:
         if entry.id not in self._learned:
             self._learned.add(entry.id)
             self._learn(model_name, usage.prompt_tokens, prompt_size)
-        sent = models.sent_back(body.content, model)  # the blocks of the reply that the next request has
+        sent = models.sent_back(body.content, model)  # the blocks that the next request has, perhaps without thinking
         reasoning = [block for block in sent if isinstance(block, llm.Thinking | llm.RedactedThinking | llm.Opaque)]
         omits_thinking = len(sent) < len(body.content) and not reasoning
         if body.stop_reason == "interrupted" or (omits_thinking and not usage.reasoning_tokens):

@@ -159,7 +159,7 @@ def nested_instructions(
 
 
 def instruction_paths(bodies: Iterable[Body]) -> list[str]:
-    """Return the paths of the instruction files that these entries show to the model."""
+    """Return the paths of the instruction files that the model already has, from these entries."""
     start = f"<system-reminder>{_HEADING}"
 
     def reminder_in(body: Body) -> str:

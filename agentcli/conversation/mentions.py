@@ -163,7 +163,7 @@ def missing_files_notice(typed: str, folder: Path) -> str:
 
 
 def missing_files(typed: str, folder: Path) -> list[str]:
-    """Return the mentions in a prompt that look like paths, unlike `@property` or `@alice`, but name no file."""
+    """Return the mentions to warn about: they look like paths, unlike `@property` or `@alice`, but name no file."""
     if "@" not in typed:
         return []
     names = {  # each with True if it is quoted

@@ -125,6 +125,7 @@ def agent_config(options: AgentOptions, cwd: str | Path, permissions: str | Perm
     chosen = {"mode": permissions} if isinstance(permissions, str) else changed_values(permissions)
     if chosen.get("mode") == "default":  # it is also the parameter's default: a mode in `options.settings` applies
         del chosen["mode"]
+    # Later ones win. A mode is always set, so that one in the person's own settings files never applies to an agent.
     flags = given | {"permissions": {"mode": "default"} | given.get("permissions", {}) | chosen}
     config = load_config(_folder(cwd), flags=flags, caller="settings")
     for notice in config.notices:
@@ -159,7 +160,7 @@ def accept_old_names(construct: Constructor) -> Constructor:
                 if (is_parameter and new in named) or getattr(options, new, None):  # one would be lost
                     raise TypeError(f"Agent(…) has {old} under its new name, too. Pass only the new one, {new}.")
                 values = renamed if is_parameter else moved
-                values[new] = named.pop(old) or values.get(new)  # two old names may have the same new one
+                values[new] = named.pop(old) or values.get(new)  # of two old names for it, an empty one does not count
                 now = f"Agent({new}=…)" if is_parameter else f"Agent(options=AgentOptions({new}=…))"
                 advice = f"Agent({old}=…) is {now} now; the next release drops the old name."
                 warn(advice, DeprecationWarning, stacklevel=2)

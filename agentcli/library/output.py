@@ -50,7 +50,7 @@ def output_schema(output_type: OutputType[Any]) -> AnswerSchema:
         raise UsageError(f"{output_type!r} cannot be an output_type: {error}") from error
     schema = strict_form(found)
     definitions = schema.pop("$defs", {})
-    if schema.keys() == {"$ref"}:  # strict modes require an object at the top level
+    if schema.keys() == {"$ref"}:  # providers' strict modes require an object at the top level
         schema = definitions[schema["$ref"].removeprefix("#/$defs/")]
     is_wrapped = schema.get("type") != "object"
     schema = _object({"value": schema}) if is_wrapped else schema
@@ -95,7 +95,7 @@ def _schema_and_conversion(kind: Any) -> tuple[Schema, Convert]:
 
 
 def strict_form(schema: Schema) -> Schema:
-    """Return a schema in the form of strict modes: all fields are required, and limits move to the description."""
+    """Return a schema in the form of providers' strict modes: all fields required, limits moved to the description."""
     kept = _KEPT if schema.get("format") in (None, *_STRICT_FORMATS) else _KEPT - {"format"}
     strict: Schema = {key: schema[key] for key in schema if key in kept}
     limits = [f"{key}: {msgspec.json.encode(schema[key]).decode()}" for key in schema if key not in kept | _STRUCTURE]

@@ -93,10 +93,10 @@ def _newest_prompt(request: Request) -> tuple[str, dict[str, str], set[str]]:
 
 
 def _apply_block(block: str, files: dict[str, str]) -> bool:
-    """Let a block's definitions replace those of the same name, or append them; False if none belongs to a file."""
+    """Put a block's definitions into `files` (texts by path), instead of those of the same name; False if none fits."""
     if (module := _parsed(block)) is None:
         return False
-    lines, has_file = block.split("\n"), False
+    lines, belongs_to_file = block.split("\n"), False
     changed_paths = set()
     code_paths = {path for path in files if not _TEST_FILE.search(path)}
     classes = {old.name for text in files.values() for old in _outline(text) if old.is_class}
@@ -109,15 +109,15 @@ def _apply_block(block: str, files: dict[str, str]) -> bool:
         new_lines = lines[new.first : new.end]
         key = (new.class_name, new.name)
         matches = [(p, old) for p, text in files.items() for old in _outline(text) if (old.class_name, old.name) == key]
-        has_file |= bool(matches)
+        belongs_to_file |= bool(matches)
         if len(matches) == 1:
             path, old = matches[0]
             if code_paths and path not in code_paths:
-                continue  # tests of the changed code stay: small models repeat them with mistakes
+                continue  # beside code, existing tests stay as they are: small models repeat them with mistakes
             changed_paths.add(path)
             files[path] = _with_lines(files[path], old.first, old.end, new_lines)
         elif not matches and (path := _file_for(new, files)):
-            has_file = True
+            belongs_to_file = True
             changed_paths.add(path)
             last = max(old.end for old in _outline(files[path]) if old.class_name == new.class_name)
             blank = [""] if new.class_name else ["", ""]
@@ -125,7 +125,7 @@ def _apply_block(block: str, files: dict[str, str]) -> bool:
     if len(changed_paths) == 1:  # of several files, any may need the imports
         path = changed_paths.pop()
         files[path] = _with_imports(files[path], module, PurePath(path).stem)
-    return has_file
+    return belongs_to_file
 
 
 def _with_imports(text: str, block: ast.Module, module_name: str) -> str:
@@ -219,9 +219,10 @@ def _edit(path: str, before: str, after: str) -> dict[str, Any]:
     while True:
         old_lines, new_lines = old[start : len(old) - end], new[start : len(new) - end]
         old_text = "\n".join(old_lines)
+        # The line end at the end of the file is not in `before`. Without new lines, an empty one would stay.
         if old_text.strip() and new_lines and f"{before}\n".count(old_text) == 1:
             return {"path": path, "old_string": old_text, "new_string": "\n".join(new_lines)}
-        start, end = max(0, start - 1), max(0, end - 1)
+        start, end = max(0, start - 1), max(0, end - 1)  # at last the whole file, which is unique
 
 
 def _count_equal(one: Sequence[str], other: Sequence[str]) -> int:

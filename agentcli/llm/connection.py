@@ -222,13 +222,14 @@ class HttpConnection(Response):
             elif not is_compressed:
                 yield received
             has_more = is_compressed and bool(received)
-            while has_more:  # a kilobyte may unpack to a megabyte: with small pieces the reader can stop early
+            # A kilobyte may unpack to a megabyte: small pieces let the reader stop early.
+            while has_more:
                 try:
                     piece = unzip.decompress(received, MAX_UNZIPPED_BYTES)
                 except zlib.error as error:
                     raise broken_connection(self._where, f"its compressed body is damaged ({error})") from error
                 received = unzip.unconsumed_tail
-                has_more = bool(received) or len(piece) == MAX_UNZIPPED_BYTES  # zlib may hold back the end
+                has_more = bool(received) or len(piece) == MAX_UNZIPPED_BYTES  # zlib may have more for a full piece
                 if piece:
                     yield piece
 
@@ -251,7 +252,8 @@ class HttpConnection(Response):
             self._failure, self._allows_next = error, False  # raised by the next call, once `_pieces` have been read
         except OSError as error:
             raise broken_connection(self._where, error) from error
-        self._head_bytes = 0 if self._pieces else self._head_bytes + len(data)  # with `_pieces`, the body has begun
+        # Headers without an end would fill the memory. With `_pieces`, the body has begun.
+        self._head_bytes = 0 if self._pieces else self._head_bytes + len(data)
         if self._head_bytes > MAX_HEAD_BYTES and not self._is_complete:
             raise broken_connection(self._where, f"it sent more than {MAX_HEAD_BYTES >> 10} KiB of headers")
 
@@ -276,15 +278,14 @@ class HttpConnection(Response):
             self.headers[name.decode(errors="replace").lower()] = value.decode(errors="replace").strip()
 
     def on_headers_complete(self) -> None:
-        """Set `status` for the response that answers the request; forget an interim response, which may precede it."""
-        status = self._parser.get_status_code()
-        if status < 200:  # interim, as 103 Early Hints is
+        """Set `status` for the response that answers the request, and forget an interim one, which may precede it."""
+        if self._parser.get_status_code() < 200:  # interim, as 103 Early Hints is
             self.reason, self.headers = "", {}
-            # The headers of the next response are counted from 0. This callback runs inside `_receive`, which then adds
-            # all bytes of its last read, at most `READ_SIZE`, although they came before those headers.
+            # The next headers are counted from 0. This runs inside `_receive`, which then still adds the bytes of its
+            # last read, at most `READ_SIZE`.
             self._head_bytes = -READ_SIZE
-        elif not self.status:  # after the response, a server may wrongly send a second one
-            self.status, self._allows_next = status, self._parser.should_keep_alive()
+        elif not self.status:  # otherwise a second response, which a server must not send
+            self.status, self._allows_next = self._parser.get_status_code(), self._parser.should_keep_alive()
 
     def on_body(self, piece: bytes) -> None:
         if not self._is_complete:
@@ -342,16 +343,15 @@ def _system_has_certificates() -> bool:
 
 
 @cache
-def _context_for(file: str) -> ssl.SSLContext:
-    """Return a context that trusts the certificates in the file SSL_CERT_FILE, or for "" those of the system."""
-    if file or (sys.platform == "linux" and _system_has_certificates()):
+def _context_for(trusted_file: str) -> ssl.SSLContext:
+    if trusted_file or (sys.platform == "linux" and _system_has_certificates()):
         try:
-            context = ssl.create_default_context(cafile=file or None)
+            context = ssl.create_default_context(cafile=trusted_file or None)
         except OSError as error:  # SSLError is one
             why = "it holds no certificates" if isinstance(error, ssl.SSLError) else error.strerror
             raise ConnectionFailed(
-                f"SSL_CERT_FILE is {file}, which cannot be used ({why}). Correct it (certificates in PEM form), "
-                "or unset it.",
+                f"SSL_CERT_FILE is {trusted_file}, which cannot be used ({why}). Correct it (certificates in PEM "
+                "form), or unset it.",
                 is_retryable=False,
             ) from error
     else:  # the system's store, or on Linux a bundle at a path that this OpenSSL does not know

@@ -128,10 +128,10 @@ def _find_model(path: Path) -> Path:
     path = path.expanduser().resolve()
     try:
         with path.open("rb") as file:
-            mark = file.read(4)
+            magic = file.read(4)
     except OSError as error:
         raise UserError(f"Could not read the model file {path}: {error.strerror or error}.") from error
-    if mark != b"GGUF":
+    if magic != b"GGUF":
         raise UserError(f"{path} is not a GGUF model file. Only GGUF files can be run locally.")
     return path
 

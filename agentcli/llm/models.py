@@ -57,16 +57,13 @@ class Prices(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
         return msgspec.structs.replace(self, **scaled, higher=self.higher and self.higher.times(factor))
 
     def cached_for_an_hour(self) -> "Prices":
-        """Return the prices of a request that is cached for an hour: every cache write costs as much as those."""
+        """Return the prices of a request that may write all of its prompt to the cache for an hour."""
         write = self.cache_write if self.cache_write_1h is None else self.cache_write_1h
         higher = self.higher.cached_for_an_hour() if self.higher else None
         return msgspec.structs.replace(self, cache_write=write, higher=higher)
 
     def max_rates(self, prompt_tokens: int) -> tuple[float, float]:
-        """Return the highest USD per token of a prompt of this length, and of its reply, for an upper bound of a cost.
-
-        All tokens of the prompt may be written to the cache, for five minutes; see `cached_for_an_hour` for longer.
-        """
+        """Return upper bounds in USD per token: of a prompt of this length, cached five minutes, and of its reply."""
         is_long = self.above is not None and prompt_tokens > self.above
         prices = self.higher if self.higher and is_long else self
         return max(prices.input, prices.cache_write or 0.0) / 1e6, prices.output / 1e6

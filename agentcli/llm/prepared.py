@@ -22,10 +22,9 @@ class Transcript(tuple[Message, ...]):  # noqa: SLOT001  # a tuple with slots ca
 class PreparedMessages:
     """The older messages of a conversation, which no later message can change, in the forms that requests need.
 
-    They end before the second newest reply, because a request puts its cache breakpoints into later messages: one at
-    the end of the previous request, which is just before the newest reply, and one at its own end. All requests of a
-    conversation share one object. If its messages begin differently, as after a compaction, they are prepared from the
-    start.
+    They end before the second newest reply, because requests put cache breakpoints into later messages: where the
+    previous request ended, just before the newest reply, and at their own end. All requests of a conversation share one
+    object. If its messages begin differently, as after a compaction, they are prepared from the start.
     """
 
     def __init__(self) -> None:
@@ -75,10 +74,7 @@ class PreparedMessages:
         return self._call_ids | _call_ids(messages[unprepared:])
 
     def media_or_breakpoints(self, messages: tuple[Message, ...]) -> list[int]:
-        """Return the positions of the messages that hold images, documents or a caller's cache breakpoints.
-
-        For requests, which search only these messages for media and breakpoints.
-        """
+        """Return the positions of messages with media or a caller's cache breakpoints: requests search only these."""
         unprepared = self._prepare(messages)
         return [*self._media_or_breakpoints, *_positions_of_media_or_breakpoints(messages, unprepared)]
 

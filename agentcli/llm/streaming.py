@@ -115,10 +115,7 @@ async def _drain(pieces: AsyncIterator[Any]) -> None:
 async def _arriving_items(
     response: Response, parser: "LineParser", content_type: str
 ) -> AsyncGenerator[list[Any], None]:
-    """Yield the JSON of the reply's events in lists, as it arrives; for a reply that is not streamed, all of its JSON.
-
-    Raises `ProviderError`, also for an error in the place of a reply.
-    """
+    """Yield the JSON of the reply's events in lists, as it arrives, or all at once if the reply is not streamed."""
     is_stream = content_type in response.headers.get("content-type", content_type).lower()  # servers may omit the type
     if not is_stream:
         start = await read_start(response, MAX_EVENT_BYTES)

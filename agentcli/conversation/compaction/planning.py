@@ -48,8 +48,7 @@ class Budget(Struct, frozen=True):
         fixed += self.prefix
         usual = min(target, _MAX_TARGET * at) * self.window
         with_room = fixed + MIN_FREE * (self.window - fixed)  # more than `usual` if the fixed parts are large
-        largest = _MAX_TARGET_WITH_FIXED * at * self.window  # with more, the next compaction would come at once
-        return int(max(usual, min(with_room, largest)))
+        return int(max(usual, min(with_room, _MAX_TARGET_WITH_FIXED * at * self.window)))
 
     def size(self, text: str) -> int:
         # Measured as a part of a message, with a line end after it.
@@ -130,10 +129,7 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
         return limit
 
     def _with_cuts(self, limit: int) -> entries.Compaction:
-        """Return the plan without a digest: all entries stay, and stubs replace the contents of older ones.
-
-        Results are cut first, then also replies, oldest first and shorter at each pass, until the request fits.
-        """
+        """Plan without a digest: cut results, then also replies, oldest first, shorter at each pass, until it fits."""
         first = self.turns[0].steps[0]
         stubs = {id: "" for turn in self.turns for id in self._outdated_reminders(turn)}  # "": the entry is not sent
         plan = self._build(self._carried_text([]), first, "truncate", stubs=stubs)
@@ -258,8 +254,8 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
             max_total = room if length <= digest.BRIEF else preferred
             for n in order:
                 more = self._turn_size(covered[n], length) - self._turn_size(covered[n], length - 1)
-                has_shorter = chosen[n] == length - 1  # a turn whose longer text did not fit gets no longer one
-                if has_shorter and total + more <= max_total:
+                # A turn for which an earlier length was too long gets no longer one.
+                if chosen[n] == length - 1 and total + more <= max_total:
                     chosen[n] = length
                     total += more
         return 0, chosen

@@ -109,6 +109,7 @@ def _mark(text: str, marked: list[str]) -> str:
     """Replace paths and names by marks, and append their texts to `marked`: `pytest -q` becomes ⟦c0:tests⟧.
 
     Kinds of marks: p a path, l a line number after one, c a known check, k another command, t a test, n another name.
+    The kinds of a check follow its number; the path of a test file has `:tests` there, too.
     """
     wording = _wording()
 
@@ -141,10 +142,8 @@ def _outcome_claims(sentence: MarkedSentence, subjects: Sequence[re.Match[str]])
     text, wording = sentence.marks, _wording()
     kinds = set[str]()  # the kinds of the claims so far
     is_history = wording["history"].search(text) is not None  # then a failure may be fixed by now
-    next_subject, state = (
-        None,
-        None,
-    )  # the subject after this one in the sentence, and the state that it is said to have
+    next_subject: re.Match[str] | None = None  # the one after `subject` in the sentence
+    state: re.Match[str] | None = None  # the words that say if a subject is good or bad: `all pass`
     for subject in reversed(subjects):
         # In `A and B are clean`, A takes the state of B.
         if next_subject is None or not wording["also"].fullmatch(text, subject.end(), next_subject.start()):
@@ -157,7 +156,7 @@ def _outcome_claims(sentence: MarkedSentence, subjects: Sequence[re.Match[str]])
                 claim = _claim(sentence, subject, state, is_good=is_good)
                 kinds.add(claim.kind)
                 yield claim
-    for found in (*sentence.search("alone"), *sentence.search("count")):
+    for found in (*sentence.search("alone"), *sentence.search("count")):  # `it compiles`, `12 passed`
         kind = found.lastgroup or ""  # the groups of these patterns are named by the kind of claim
         if (kind == "tests_fail" and is_history) or kind in kinds:
             continue
@@ -185,15 +184,17 @@ def _claim(
     """Return the claim that a subject is in a state; without a state, that it passes."""
     topic, subject_text = subject.lastgroup or "", subject[0]
     kind = f"{topic}_{_OUTCOMES[topic][is_good]}"
+    # The groups of `state` that may hold a number: an exit code of a command, or how many tests passed or failed.
     groups = ("code", "other_code") if topic == "command" else ("passed", "ratio", "failed")
     number = next((state[group] for group in groups if state[group]), "") if state else ""
     numbers = _numbers(subject["n"] or number)
     if topic == "tests" and not numbers:  # the numbers may follow later: `all tests pass (12 passed)`
+        # The groups of `count` are named by the kind of claim.
         counts = [found[0] for found in _wording()["count"].finditer(sentence.marks, subject.start()) if found[kind]]
         ratios = re.findall(r"(?<![\w/])\d+/\d+\b", sentence.marks) if is_good else []
         numbers = _numbers(next(iter(counts + ratios), ""))
     # The letters of marks: t a test, p a path, n another name, k a command, c a check.
-    part_with_names = subject_text + (state["fill"] if state else "")
+    part_with_names = subject_text + (state["fill"] if state else "")  # `fill`: what is between subject and outcome
     names = () if topic == "command" else sentence.texts_in(part_with_names, "tpn")
     commands = sentence.texts_in(subject_text, "pk" if topic == "command" else "c")
     return sentence.claim(
@@ -227,13 +228,15 @@ def _file_claims(sentence: MarkedSentence) -> Iterator[UncheckedClaim]:
 def _file_candidates(sentence: MarkedSentence) -> Iterator[tuple[str, str, int]]:
     """Yield the kind of a claim, the part of the sentence that names its files, and its position in the sentence."""
     for found in _wording()["unchanged"].finditer(sentence.marks):
-        files = found["a"] or found["b"] or found["c"] or ""  # by the order of the words; empty if none is named
+        # `did not touch a.py`, `left a.py unchanged`, `a.py is unchanged`, or without a file: `no file changed`.
+        files = found["untouched"] or found["left"] or found["staying"] or ""
         yield "file_unchanged", files, found.start()
-    for found in sentence.search("moved"):
+    for found in sentence.search("moved"):  # `renamed a.py to b.py` makes two claims
         for kind in ("file_deleted", "file_created", "file_changed"):
             if found[kind]:
                 yield kind, found[kind], found.start()
-    for found in (*sentence.search("became"), *sentence.search("did")):
+    for found in (*sentence.search("became"), *sentence.search("did")):  # `a.py was fixed`, `fixed a.py`
+        # In `removed the function from a.py`, only something inside the file was removed.
         is_inside = _wording()["inside"].search(found["between"])
         is_new = found["written"] or (found["created"] and not is_inside)
         kind = "file_created" if is_new else "file_deleted" if found["deleted"] and not is_inside else "file_changed"

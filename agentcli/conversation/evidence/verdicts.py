@@ -255,7 +255,7 @@ def _compare_check(claim: UncheckedClaim, record: ActivityRecord) -> Comparison:
     last_runs = {run.program: run for run in of_kind}.values()  # of each program
     is_true: bool | None = run.passed is claim.is_good  # not `is_good`: the claim is that the check failed
     if claim.names and not run.passed and (claim.is_good or claim.count is None):
-        is_true = None  # it is not known which of the tests failed
+        is_true = None  # the run failed, perhaps in other tests than those that the claim names; a count is compared
     elif claim.count is not None and claim.topic == "tests":
         is_of_one_program = len(last_runs) == 1 or claim.target  # otherwise the number may be a sum
         is_true = _compare_numbers(claim, run) if run.counts and is_of_one_program else None
@@ -341,7 +341,6 @@ def _compare_files(claim: UncheckedClaim, record: ActivityRecord) -> Comparison:
         "file_deleted": last.after is None and any(change.before for change, _, _ in found),
         "file_changed": last.after is not None and not log.is_same_state(first.before, last.after),
     }[claim.kind]
-    # After a change that the log does not have, the claim may no longer be true.
-    current, logged = record.content_id(last.path), last.after.content if last.after else ""  # "": no such file
-    is_outdated = current is not None and current != logged
+    # After a change that the log does not have, the claim may no longer be true. (None: unknown; "": there is no file.)
+    is_outdated = record.content_id(last.path) not in (None, last.after.content if last.after else "")
     return None if is_true and is_outdated else is_true, [first_id, last_id]

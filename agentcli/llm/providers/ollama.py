@@ -94,11 +94,11 @@ def to_body(request: Request, info: ModelInfo) -> dict[str, Any]:
         "stream": True,
         "options": options,
         "truncate": False,  # makes a prompt that is too long an error, and does not drop its beginning
-        "shift": False,
+        "shift": False,  # ends a reply that fills the window, and does not drop the beginning of the prompt for it
         "keep_alive": "5m",
     }
     if info.thinking == "toggle":
-        body["think"] = request.effort != "low"  # reasoning is on by default
+        body["think"] = request.effort != "low"  # also without an effort, because reasoning is on by default
     elif info.thinking == "effort":
         effort = request.effort or "medium"
         body["think"] = "high" if effort in ("xhigh", "max") else effort  # Ollama's highest

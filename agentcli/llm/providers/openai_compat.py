@@ -70,7 +70,7 @@ class OpenAICompatProvider(BaseProvider):
         return stream_openai(self._carrier, request, self.info, self._preset.quirks)
 
     async def _check(self) -> Health:
-        """List the server's models, after asking for something that needs the key if its list does not."""
+        """List the server's models; first ask for `key_path`, which checks the key if the list needs none."""
         for path in filter(None, (self._preset.key_path, "/models")):
             try:
                 listed = await self._carrier.fetch_json(path)

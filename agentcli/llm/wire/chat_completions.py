@@ -156,9 +156,7 @@ def _assistant_message(message: ours.Message, quirks: Quirks, provider: str) -> 
         if isinstance(block, ours.Opaque) and block.provider == provider:  # `ChatReader.finish` made it
             extras |= block.data.get(EXTRAS, {})
             wire |= {name: value for name, value in block.data.items() if name != EXTRAS}
-    # A server with this quirk rejects a reply whose first call lacks extra content. One of another server has none, so
-    # it gets that of the quirk.
-    if quirks.extra_content:
+    if quirks.extra_content:  # this server rejects replies whose first call has none, as those of other servers
         for number, (call, use) in enumerate(zip(wire.get("tool_calls", ()), message.tool_uses, strict=True)):
             if extra := extras.get(use.id) or (quirks.extra_content if number == 0 else None):
                 call[EXTRAS] = extra
@@ -274,28 +272,22 @@ class ChatReader:
         uses, lost = self._calls.end(out, was_cut=was_cut, has_finish_reason=self.has_all_content)
         has_known_reason = self._finish_reason in (*_CUT, "", "stop", "tool_calls", "content_filter")
         note = "" if has_known_reason else f"unknown finish reason {self._finish_reason!r}"
-        if not uses and not was_cut:
-            uses, text_note = self._calls_in_text(out)
-            note = note or text_note
+        text, may_run = "".join(self._prose.text), self._quirks.read_text_calls
+        # Where calls in the text may not run, they are only reported, which is not worth a long search.
+        is_searched = not uses and not was_cut and (may_run or len(text) <= 100_000)
+        written = reply_parts.calls_in_text(text, self._tool_names) if is_searched else []
+        if written and may_run:
+            uses = [ours.ToolUse(self._ids.take(), name, arguments) for name, arguments in written]
+            out += (event for use in uses for event in reply_parts.call_events(use))
+        elif written:
+            note = note or (
+                f"The model wrote a call of {written[0][0]} as text, so it did not run. If this server's models "
+                f"always do, set providers.{self._provider}.quirks.read_text_calls = true."
+            )
         to_send_back = {"reasoning_details": self._details, EXTRAS: self._extras}
         opaque = (ours.Opaque(self._provider, {name: value}) for name, value in to_send_back.items() if value)
         message = ours.Message("assistant", (*self._prose.blocks(*opaque), *uses))
         return Done(message, self._stop_reason(bool(uses)), self._usage, self.model, lost_tool_call=lost, note=note)
-
-    def _calls_in_text(self, out: list[StreamEvent]) -> tuple[list[ours.ToolUse], str]:
-        """Return the calls that the model wrote as text, or a note that there are some if the quirks let none run."""
-        text, may_run = "".join(self._prose.text), self._quirks.read_text_calls
-        if not may_run and len(text) > 100_000:  # a long search is not worth it for a note
-            return [], ""
-        written = reply_parts.calls_in_text(text, self._tool_names)
-        if written and not may_run:
-            return [], (
-                f"The model wrote a call of {written[0][0]} as text, so it did not run. If this server's models "
-                f"always do, set providers.{self._provider}.quirks.read_text_calls = true."
-            )
-        uses = [ours.ToolUse(self._ids.take(), name, arguments) for name, arguments in written]
-        out += (event for use in uses for event in reply_parts.call_events(use))
-        return uses, ""
 
     def _looks_complete(self) -> bool:
         """Return True if a reply whose end was not announced may be complete: it does not end inside a call."""
@@ -323,7 +315,7 @@ def _add_detail(details: list[dict[str, Any]], detail: Any) -> None:
         details.append({})
     last = details[-1]
     for key, value in detail.items():
-        if value is None:
+        if value is None:  # replaces no earlier value, but is sent back if there is none
             last.setdefault(key, None)
         else:
             last[key] = ((last.get(key) or "") + value) if key in _STREAMED_FIELDS else value

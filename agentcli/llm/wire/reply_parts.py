@@ -37,7 +37,7 @@ _CALL_FORMS = (
 def read_items(
     items: Iterable[Any], feed: Callable[[Any, list[StreamEvent]], None]
 ) -> tuple[list[StreamEvent], ProviderError | None]:
-    """Feed the items of one piece to a reader; return its events, and the failure that ended them, if any."""
+    """Feed the items of one piece to a reader; return its events, and the failure after them, to be raised later."""
     out: list[StreamEvent] = []
     failure: ProviderError | None = None
     try:
@@ -153,7 +153,7 @@ class Prose:
                 break
 
     def _emit_to_tag(self, out: list[StreamEvent], first_event: int) -> bool:
-        """Emit held text up to the next tag; False if more must come. The new text's events begin at `first_event`."""
+        """Emit held text up to the next tag; False if more must come. In `out`, new events begin at `first_event`."""
         if not self._expects_tag:
             self._emit_held(len(self._held), out)
             return True
@@ -164,15 +164,14 @@ class Prose:
             return False
         self._emit_held(tag.start(), out)
         self._expects_tag = False
-        is_mentioned = self._last_char in _BEFORE_A_WORD
-        # Any other tag is text: it stays held, and the next call emits it.
-        if is_thinking or (tag[0] == CLOSE and not is_mentioned):
+        ends_reasoning = is_thinking or (tag[0] == CLOSE and self._last_char not in _BEFORE_A_WORD)
+        if ends_reasoning:  # any other tag stays held, and the next call emits it as text
             self._held, self._skips_newlines = self._held.removeprefix(CLOSE), True
             self._part, self._has_no_opening_tag = "text", False
             if not is_thinking:  # the text before the tag was reasoning
                 self.thinking += self.text
                 self.text.clear()
-                # Events of earlier chunks have been sent; those of this one are corrected.
+                # The events of earlier texts were sent, but not those of the new one: they become reasoning, too.
                 out[first_event:] = [ThinkingDelta(e.text) for e in out[first_event:] if isinstance(e, TextDelta)]
         return True
 
