@@ -295,7 +295,7 @@ class Agent(Generic[Output]):
     async def _store_results(self, results: Sequence[ClientResult], tools: Sequence[ToolSpec]) -> Session:
         """Store results in the session, after what other agents have added to its conversation; return the session."""
         session = await self.session()
-        # A `ConversationStore` has no locks, so this one keeps agents from storing results of one turn at a time.
+        # A `ConversationStore` has no locks, so this one keeps two agents from storing results at the same time.
         keys = (f"conversation {self._conversation_id}",) if self._conversation_store is not None else ()
         async with session.runtime.calls.services.locks.held(keys, timeout_s=LOCK_TIMEOUT_S):
             stored, known = await self._load_entries(), session.state.conversation.entries

@@ -156,7 +156,7 @@ def _assistant_message(message: ours.Message, quirks: Quirks, provider: str) -> 
         if isinstance(block, ours.Opaque) and block.provider == provider:  # `ChatReader.finish` made it
             extras |= block.data.get(EXTRAS, {})
             wire |= {name: value for name, value in block.data.items() if name != EXTRAS}
-    if quirks.extra_content:  # this server rejects replies whose first call has none, as those of other servers
+    if quirks.extra_content:  # this server rejects a reply whose first call has none; other servers give none
         for number, (call, use) in enumerate(zip(wire.get("tool_calls", ()), message.tool_uses, strict=True)):
             if extra := extras.get(use.id) or (quirks.extra_content if number == 0 else None):
                 call[EXTRAS] = extra
