@@ -211,12 +211,12 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
                         how = "pip install 'agentcli[local]', or ./install.sh --extras local in agentcli's own folder"
                         self.on_notice(f"The built-in model needs its engine first: {how}")
                     case "Install the built-in model":
-                        await terminal.run_outside([sys.executable, "-m", "agentcli", "local", "install"])
+                        await terminal.run_with_terminal([sys.executable, "-m", "agentcli", "local", "install"])
                     case "Use Ollama or LM Studio":
                         if not await self.models.local_models():
                             self.on_notice("No running model found in Ollama or LM Studio. Start one, then try again.")
                     case "Take the tour":
-                        await terminal.run_outside([sys.executable, "-m", "agentcli", "demo"])
+                        await terminal.run_with_terminal([sys.executable, "-m", "agentcli", "demo"])
             except UserError as error:
                 self.on_notice(str(error))
             with suppress(NoModel):  # no model yet: the list opens again

@@ -31,7 +31,7 @@ class ProgramPins:
 
     Files in the working directory, in the project (`root`) and in `added` folders are pinned. `load_trusted` returns
     the digests that were stored with the trust in the project, by path; `store_trusted` stores more of them. Files of
-    the person's own commands, and all files without `load_trusted`, are pinned as they are when the command is added.
+    the person's own commands (all commands if `load_trusted` is None) are pinned as they are when the command is added.
     """
 
     def __init__(
@@ -53,9 +53,10 @@ class ProgramPins:
         self._project_commands: set[str] = set()  # commands of the project's files
 
     def add(self, command: str, *, is_of_project: bool = False, variables: Mapping[str, str] = {}) -> None:
-        """Pin the files of a command: for a project's as they were when it was trusted, for others as they are now."""
-        if command in self._files and (not is_of_project or command in self._project_commands):
-            return  # pinned already; a command of the person is pinned again if the project has it, too
+        """Pin a command's files: a project's by the digests stored with its trust, others by the current ones."""
+        is_newly_of_project = is_of_project and command not in self._project_commands
+        if command in self._files and not is_newly_of_project:
+            return
         self._files[command] = named_files(command, cwd=self._cwd, root=self._root, variables=variables)
         if is_of_project:
             self._project_commands.add(command)

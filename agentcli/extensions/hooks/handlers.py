@@ -207,7 +207,7 @@ def answer_in_judgement(spec: HookSpec, text: str) -> EventAnswer:
     if spec.event in ("Stop", "SubagentStop") and no.get("impossible") is True:
         return EventAnswer()  # a condition that can never be met does not keep an agent at work
     reason = str(no.get("reason") or f"The hook `{spec.title}` denied this.")
-    # In Claude Code, too, a no of such a hook ends the turn unless the settings say otherwise.
+    # In Claude Code, too, a no from a prompt hook ends the turn unless the settings say otherwise.
     ends_turn = spec.event == "PreToolUse" and spec.handler["type"] == "prompt"
     return EventAnswer("deny", reason, stops=ends_turn and not spec.handler.get("continueOnBlock"))
 

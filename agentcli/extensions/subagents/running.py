@@ -123,7 +123,7 @@ class Subagents:
         """Let the session `child` do the task, close it whatever happens, and return the end of its turn."""
         turn, use_id = run.call.turn, run.call.use.id
         run.session, run.session_id, run.progress.meter = child, child.id, child.state.meter
-        child.runtime.calls.ask = self._ask_parent(run) if turn.session.ask is not None else None
+        child.runtime.calls.ask = self._parent_asker(run) if turn.session.ask is not None else None
         agent, task, model = run.definition.name, run.arguments.task, child.state.model.name
         turn.emit(events.SubagentStarted(run.id, use_id, agent, task, child.id, model, agent_id=run.id))
         try:
@@ -156,8 +156,8 @@ class Subagents:
                 run.call.turn.emit(event)
         raise AssertionError("a subscription does not end by itself")
 
-    def _ask_parent(self, run: AgentRun) -> Ask:
-        """Return a function that asks the parent's person the subagent's questions, with ids that name the subagent."""
+    def _parent_asker(self, run: AgentRun) -> Ask:
+        """Return a function that asks the person at the parent session the subagent's questions, with ids that name the subagent."""
 
         async def ask(request: events.AnyQuestion, decide: Decide | None) -> Approve | PolicyDecision:
             if (ask_person := run.call.turn.session.ask) is None:  # the last front end has left meanwhile

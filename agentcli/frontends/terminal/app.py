@@ -306,7 +306,7 @@ class TerminalApp:
         picker = Picker(title, options, current=current, is_startup=is_startup)
         return await self._dialogs.pick(picker) if options else None
 
-    async def run_outside(self, arguments: Sequence[str]) -> None:
+    async def run_with_terminal(self, arguments: Sequence[str]) -> None:
         await self._console.lend_to(run_program(arguments))
 
     async def edit(self, text: str) -> str | None:

@@ -145,6 +145,7 @@ class Dialogs:
         self.reprint_question()
 
     def reprint_question(self) -> None:
+        """Print the open question again, below text that was printed since, or on a screen that was cleared."""
         self._stop_showing()
         self._show_question()
 

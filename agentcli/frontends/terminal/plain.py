@@ -200,7 +200,7 @@ class PlainTerminal(TerminalActions):
         self._view.print_line("A key typed here would be visible. To store one, run agentcli login PROVIDER.")
         return None
 
-    async def run_outside(self, arguments: Sequence[str]) -> None:
+    async def run_with_terminal(self, arguments: Sequence[str]) -> None:
         loop = asyncio.get_running_loop()
         loop.remove_reader(self._stdin)
         try:

@@ -54,7 +54,7 @@ class TerminalActions(Protocol):
     async def ask_secret(self, question: str) -> str | None:
         """Ask for text that is neither shown nor stored; None when nothing was typed."""
 
-    async def run_outside(self, arguments: Sequence[str]) -> None: ...
+    async def run_with_terminal(self, arguments: Sequence[str]) -> None: ...
 
     async def edit(self, text: str) -> str | None:
         """Return the text as the person's editor left it; None if no editor can be shown. Raises `UserError`."""

@@ -51,7 +51,7 @@ class PromptCompleter(Completer):
             fitting.sort(key=lambda command: not command.name.startswith(typed))
             for command in fitting:
                 name = f"/{command.name}"
-                yield Completion(name + _space_before(after), -len(text), display=name, display_meta=command.help)
+                yield Completion(name + _separator(after), -len(text), display=name, display_meta=command.help)
         elif found := _ARGUMENT.match(text):
             name, typed = found[1], found[2] or ""
             for command in (command for command in self._commands if name in _names(command)):
@@ -80,11 +80,11 @@ def _as_mention(path: str, *, is_quoted: bool, after: str) -> str:
     """Write a path as a mention; a folder's quotes stay open, so that completion continues after its slash."""
     quote = '"' if is_quoted or re.search(r"[\s'`,;]", path) else ""
     stays_open = path.endswith("/") or (quote and after.startswith(quote))
-    return f"@{quote}{path}" if stays_open else f"@{quote}{path}{quote}{_space_before(after)}"
+    return f"@{quote}{path}" if stays_open else f"@{quote}{path}{quote}{_separator(after)}"
 
 
-def _space_before(after: str) -> str:
-    return "" if after[:1].isspace() else " "
+def _separator(following_text: str) -> str:
+    return "" if following_text[:1].isspace() else " "
 
 
 def _is_current(document: Document) -> bool:
