@@ -157,7 +157,7 @@ class Subagents:
         raise AssertionError("a subscription does not end by itself")
 
     def _parent_asker(self, run: AgentRun) -> Ask:
-        """Return a function that asks the person at the parent session the subagent's questions, with ids that name the subagent."""
+        """Return a function that asks the person the subagent's questions, with ids that name the subagent."""
 
         async def ask(request: events.AnyQuestion, decide: Decide | None) -> Approve | PolicyDecision:
             if (ask_person := run.call.turn.session.ask) is None:  # the last front end has left meanwhile
