@@ -115,7 +115,7 @@ class WatchedStdout(io.FileIO):
 
     @classmethod
     def install(cls) -> "WatchedStdout":
-        """Replace `sys.stdout`. Raises `UsageError` if it is closed: the next file would get its number."""
+        """Replace `sys.stdout`. Raises `UsageError` if it is closed: the next opened file would get its descriptor."""
         before = sys.stdout
         if before is None:
             raise UsageError("Stdout is closed. Redirect it to a file, or to /dev/null.")

@@ -78,6 +78,7 @@ def _remove_hidden(text: str, before: str) -> str:
 
 
 def _is_suspect(text: str) -> bool:
+    """Return True if a text may be disguised. Control characters are replaced elsewhere."""
     return "\n" * MAX_LINE_ENDS in text if text.isascii() else _SUSPECTS.search(text) is not None
 
 

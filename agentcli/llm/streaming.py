@@ -35,7 +35,7 @@ class EventReader(Protocol):
         """True once only the token counts and the announcement of the end may be missing."""
 
     def feed(self, event: dict[str, Any], out: list[StreamEvent]) -> None:
-        """Translate an event, and append ours to `out`. Raises `ProviderError` for an error that it reports."""
+        """Append our own events for a provider's to `out`. Raises `ProviderError` for an error that it reports."""
 
     def finish(self, out: list[StreamEvent]) -> Done:
         """Return the whole reply, after the stream's end. Raises `ProviderError` if some of it did not arrive."""

@@ -53,15 +53,15 @@ To take a tour without a model: agentcli demo"""
 
 def check_settings(config: Config) -> None:
     """Raise `ConfigError` for settings that name no known provider or model field, or are invalid for a provider."""
-    settings, bundled = config.settings, catalog.provider_names()
+    settings, usable = config.settings, catalog.provider_names()
     for name, server in settings.providers.items():
-        if not server.base_url and name not in bundled:
-            why = f"base_url is missing{did_you_mean(name, bundled)}. Without it, choose one of {', '.join(bundled)}."
+        if not server.base_url and name not in usable:
+            why = f"base_url is missing{did_you_mean(name, usable)}. Without it, choose one of {', '.join(usable)}."
             raise config.error(why, f"providers.{name}")
         _check_server(name, server, config)
     fields = [field for field in ModelInfo.__struct_fields__ if field not in _FIXED_FIELDS]
     for name, rows in settings.models.items():
-        if name not in bundled and name not in settings.providers:
+        if name not in usable and name not in settings.providers:
             raise config.error(unknown_provider_message(name, config), f"models.{name}")
         for model, row in rows.items():
             key = f"models.{name}.{model}"
@@ -70,7 +70,7 @@ def check_settings(config: Config) -> None:
             if problem := find_error({**row, "id": "", "provider": ""}, ModelInfo, key):  # the two required fields
                 wrong_key, message = problem
                 raise config.error(message, wrong_key)
-    known = {*bundled, *catalog.PROVIDERS, *settings.providers}
+    known = {*usable, *catalog.PROVIDERS, *settings.providers}  # PROVIDERS adds openai_compat
     for key in ("model", "plan_model", "fallback_model"):
         if model := getattr(settings.provider, key):
             try:

@@ -57,7 +57,7 @@ class Report:
 
     @contextlib.contextmanager
     def excluded_from_duration(self) -> Iterator[None]:
-        """Leave the time that the body takes, in which the call waits for the person, out of the call's duration."""
+        """Exclude the time in the body, where the call waits for the person, from the call's duration."""
         since = time.perf_counter()
         try:
             yield

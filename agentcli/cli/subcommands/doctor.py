@@ -59,7 +59,7 @@ class Subject(msgspec.Struct, dict=True):
         return Models(self.config)
 
     def builder(self, on_notice: Callable[[str], None], **sections: Any) -> Builder:
-        """Return a builder with these sections of settings, without models and MCP servers: they have own checks."""
+        """Return a builder with these sections of settings, but no models and MCP servers, checked by others."""
         sections |= {"provider": ProviderSettings(), "budgets": BudgetSettings(), "providers": {}, "models": {}}
         settings = replace(self.config.settings, mcp=MCPSettings(enabled=False), **sections)
         return Builder(replace(self.config, settings=settings), store=MemorySessions(), on_notice=on_notice)

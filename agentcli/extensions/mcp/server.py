@@ -290,7 +290,7 @@ class Server:
 
     async def aclose(self, *, for_good: bool = True) -> None:
         """Disconnect; a caller's own client is closed only `for_good`."""
-        if self._refreshing is not None:  # lets it store an offer that the server has announced
+        if self._refreshing is not None:  # give it time to store the tools that the server announced
             await asyncio.wait((self._refreshing,), timeout=1.0)
         for task in filter(None, (self._connecting, self._refreshing)):
             task.cancel()

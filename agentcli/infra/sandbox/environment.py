@@ -87,7 +87,7 @@ def command_environment(
         )
     }
     git_settings = list(enumerate(_GIT_SETTINGS.items()))
-    return selected | {  # with these no program waits for a person, and git starts none that a repository names
+    return selected | {  # so that no program waits for a person, or is started by git because a repository names it
         **dict.fromkeys(("PAGER", "GIT_PAGER", "MANPAGER"), "cat"),
         **dict.fromkeys(("EDITOR", "VISUAL", "GIT_EDITOR"), "true"),
         "AGENTCLI": "1",

@@ -129,7 +129,7 @@ def _read_long(field: Field, remaining: deque[Field], known: Options, read: Argu
 def _read_short(field: Field, remaining: deque[Field], known: Options, read: Arguments) -> None:
     # One word has several options of one letter; the first that takes a value is the last: `-in5` is `-i -n 5`.
     text = field.text
-    if "-#" in known.kinds and re.fullmatch(r"-\d+", text):
+    if "-#" in known.kinds and re.fullmatch(r"-\d+", text):  # such as `head -20`
         return
     kind: str | None = ""
     for at in range(1, len(text)):
@@ -138,8 +138,10 @@ def _read_short(field: Field, remaining: deque[Field], known: Options, read: Arg
         read.option_names.append(name)
         if kind != "":  # it takes a value, does more than read, or is not known
             break
-    if kind in (None, _DOES_MORE):
-        _note_doubtful_option(text if kind is None else name, known, read)
+    if kind is None:  # not known, so the whole word may be one long option
+        _note_doubtful_option(text, known, read)
+    elif kind == _DOES_MORE:
+        _note_doubtful_option(name, known, read)
     elif kind and (value or kind == _OPTIONAL_VALUE):
         for each in {value, value.removeprefix("=")}:  # ripgrep reads `-g=x` as `-g x`
             _note_option_value(kind, structs.replace(field, text=each), read)
@@ -162,7 +164,8 @@ def _note_option_value(kind: str | None, value: Field, read: Arguments) -> None:
 
 def _note_doubtful_option(text: str, known: Options, read: Arguments) -> None:
     """Note an option that may do more than read. An unknown option of a tolerant program is harmless."""
-    is_listed = any(  # it, or the option it abbreviates, does more than read, or the next word is its value
+    # In the table are options that do more than read, or take the next word; a long one may be abbreviated.
+    is_listed = any(
         name == text or (text.startswith("--") and name.startswith(text))
         for name, kind in known.kinds.items()
         if kind in (_DOES_MORE, _VALUE, _FILE, _GLOB)

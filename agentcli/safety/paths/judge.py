@@ -297,9 +297,9 @@ def _readings(path: str) -> Iterable[str]:
 
 
 def _leads_elsewhere(path: str, reading: str) -> bool:
-    """Return True if a reading of `path` has other numbers of folders and `..`, or invisible characters.
+    """Return True if a reading of `path` has a different number of folders or `..`, or invisible characters.
 
-    Then the path is odd: a program that reads it so may open another file than the one that was judged.
+    Then the path is odd: a program that reads it this way may open another file than the one that was judged.
     """
 
     def steps(text: str) -> tuple[int, int]:

@@ -110,11 +110,12 @@ def find_new_or_changed(before: Mapping[Path, State], roots: Iterable[Path], git
 
 
 def _may_start_programs(path: Path, git: str) -> bool:
-    """Return False only if a watched path belongs to a repository that makes git start no program."""
+    """Return True unless a watched path is a `HEAD` outside of repositories, or part of a harmless repository."""
     if path.name == "HEAD":
         return looks_like_git_dir(str(path.parent)) and _starts_programs(path.parent, git)
-    # A `.git` file leads to a repository elsewhere, which may start anything.
-    return path.name != ".git" or path.is_file() or _starts_programs(path, git)
+    if path.name == ".git" and not path.is_file():  # a file leads to a repository elsewhere, which may start anything
+        return _starts_programs(path, git)
+    return True
 
 
 def _starts_programs(folder: Path, git: str) -> bool:
