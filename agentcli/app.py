@@ -208,7 +208,7 @@ class Builder:
             return None
         return make_servers(config, specs, self.programs, self._on_notice, clients=mcp.clients)
 
-    def _with_servers(self, tools: ToolRegistry) -> ToolRegistry:
+    def _with_server_tools(self, tools: ToolRegistry) -> ToolRegistry:
         return tools if self.servers is None else ToolRegistry((*tools, *self.servers.tools()))
 
     def _attach_skills_and_agents(self, session: Session, entries: Sequence[Entry]) -> None:
@@ -307,7 +307,7 @@ class Builder:
 
     def tool_registry(self) -> ToolRegistry:
         """Return all tools, or those that the settings name. Raises `ConfigError` for a name that no tool has."""
-        return self._with_servers(setup.named_tools(self.config, self._all_tools))
+        return self._with_server_tools(setup.named_tools(self.config, self._all_tools))
 
     def offered_tools(self) -> ToolRegistry:
         """Return the tools of `tool_registry` that can work here: without a key a web search could only fail."""
@@ -321,7 +321,7 @@ class Builder:
         left_out = [tool.name for tool in tools if tool.source == "builtin" and not can_work.get(tool.name, True)]
         if "web_search" in left_out and "web_search" in self.config.settings.tools.only:
             self._on_notice("web_search is off because it needs a Tavily API key (TAVILY_API_KEY).")
-        return self._with_servers(tools.clone(exclude=left_out))
+        return self._with_server_tools(tools.clone(exclude=left_out))
 
     def workspace(self, rules: Rules | None = None) -> Workspace:
         """Return a workspace without a session, for running single tools."""
@@ -333,7 +333,7 @@ class Builder:
         return setup.configured_rules(
             self.config,
             self._grants,
-            list(self._with_servers(self._all_tools)),
+            list(self._with_server_tools(self._all_tools)),
             on_notice=self._on_notice,
             accepts_client_tools=self._options.accepts_client_tools,
             server_prefixes=[server.prefix for server in self.servers or ()],

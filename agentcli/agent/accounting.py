@@ -272,6 +272,7 @@ class ToolTally(Struct, kw_only=True):
 
     @property
     def success_rate(self) -> float:
+        """The share of successes among the calls that ran; `errors` also counts those that did not run."""
         return (self.calls - self.errors.total()) / self.ran if self.ran else 1.0
 
     def top_errors(self, limit: int) -> str:

@@ -30,7 +30,7 @@ def add(turn: Turn, *bodies: entries.Body) -> tuple[entries.Entry, ...]:
 
 
 def add_reminders(turn: Turn) -> None:
-    """Move the waiting `notes` to the end of the conversation, which keeps the provider's cache of the rest valid."""
+    """Move the waiting reminders (`notes`) to the conversation's end, so that the provider's cache stays valid."""
     while turn.state.notes:
         add(turn, turn.state.notes.popleft())
 

@@ -84,7 +84,7 @@ def from_record(record: dict[str, Any]) -> Entry:
 
 
 def as_readable(record: dict[str, Any]) -> Entry:
-    """Return the entry of a row; if the row cannot be read, one whose `Unreadable` keeps the stored text."""
+    """Return the entry of a row; a row that cannot be read becomes an `Unreadable` entry with the stored text."""
     try:
         return from_record(record)
     except ValueError as error:

@@ -125,7 +125,8 @@ class PrintableStream:
 
     def __init__(self) -> None:
         self._sequence = ""  # the beginning of an unfinished escape sequence
-        # Text without controls: first the last characters returned, which later decisions depend on, then the rest.
+        # Text without control sequences: the end of what was returned, because what follows may depend on it, and then
+        # what was not returned yet.
         self._text = ""
         self._returned_chars = 0  # how many characters of `_text` were returned already
 

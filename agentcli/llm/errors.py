@@ -138,14 +138,16 @@ def error_for_status(
     message: str,
     *,
     code: str = "",
-    otherwise: str = "",
+    default_message: str = "",
     retry_after: float | None = None,
     should_retry: bool | None = None,
 ) -> ProviderError:
-    """Return the error for a status and its body's `message` and `code`; `otherwise` stands for a missing message."""
+    """Return the error for a status and its body's `message` and `code`; an empty message becomes the default one."""
     matching = (row for row in _KINDS if status in row[0] and re.search(row[1], f"{code} {message}", re.IGNORECASE))
     _, _, kind = next(matching)  # the last row matches everything
-    error = kind(message or otherwise, status=status, retry_after=retry_after, code=code, is_retryable=should_retry)
+    error = kind(
+        message or default_message, status=status, retry_after=retry_after, code=code, is_retryable=should_retry
+    )
     if isinstance(error, ContextOverflow):
         error.is_guess = not message.strip()
     return error
@@ -200,7 +202,7 @@ def embedded_error(data: Any) -> ProviderError:
     error = (data.get("error") or data) if isinstance(data, dict) else None
     number = error.get("code") if isinstance(error, dict) else None
     status = number if isinstance(number, int) and 400 <= number < 600 else 500
-    return error_for_status(status, message, code=code, otherwise="the server failed")
+    return error_for_status(status, message, code=code, default_message="the server failed")
 
 
 def retry_after_seconds(headers: Mapping[str, str]) -> float | None:

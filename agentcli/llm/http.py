@@ -195,7 +195,7 @@ def raise_for_rejection(response: Response, body: bytes) -> NoReturn:
         response.status,
         message,
         code=code,
-        otherwise=f"HTTP {response.status} {response.reason} from {redacted_address(response.url)}",
+        default_message=f"HTTP {response.status} {response.reason} from {redacted_address(response.url)}",
         retry_after=retry_after,
         should_retry={"true": True, "false": False}.get(response.headers.get("x-should-retry", "")),
     )

@@ -236,7 +236,7 @@ _FAMILIES: dict[str, tuple[str, ...]] = {
 def family_of(model: str) -> str:
     """Return the family of a model, whose members have similar tokens; "custom" for an unknown model."""
     for name in reversed(model.lower().split("/")):  # the last part names the model, earlier ones may name its maker
-        name = name.replace("ollama", "")  # it runs models of every family
+        name = name.replace("ollama", "")  # Ollama runs models of every family
         if re.match(r"o\d", name):  # o3, o4-mini
             return "gpt"
         for family, words in _FAMILIES.items():

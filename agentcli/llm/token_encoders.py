@@ -157,7 +157,10 @@ class Encoders:
         return next(self._rows[key] for key in keys if key in self._rows)
 
     def register(self, models: str, encoder: str | TokenEncoder = "", **fields: Any) -> None:
-        """Set fields of the `EncoderRow` of `models`, a name, pattern or family; others stay. Raises `ValueError`."""
+        """Set fields of the `EncoderRow` of `models`, a name, pattern or family.
+
+        The other fields keep the values that applied to `models` before. Raises `ValueError`, as for unknown encoders.
+        """
         if encoder and not isinstance(encoder, str):
             self._custom[encoder.name] = encoder
             encoder = encoder.name

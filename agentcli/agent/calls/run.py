@@ -324,7 +324,7 @@ async def run_own_command(calls: SessionCalls, command: str, emit: Emit) -> Resu
 
 
 async def run_in_terminal(calls: SessionCalls, command: str, terminal: str) -> str:
-    """Run a command in the terminal with a device path; return the text to add to its output, such as an exit code."""
+    """Run a command in a terminal, given as a device path; return a note to add to the output, as on an exit code."""
     context = ToolContext(calls.workspace, f"{OWN_CALL}{os.urandom(6).hex()}")
     output = await bash.run_own(command, context, terminal=terminal)
     return str(output.content).replace(

@@ -216,8 +216,12 @@ class DigestWriter(Struct, frozen=True, dict=True):
     def _line(self, step: Step, turn: TurnSteps, length: Length, inputs: dict[str, dict[str, object]]) -> str:
         """Return the line for a reminder, a result or a reply; empty if it is left out. `inputs` are by call id."""
         age = self.newest_turn - turn.number  # in turns
+        # Lengths above those in the settings also show results' own text, not summaries, and older turns' thoughts.
+        has_long_results = length.result > self.settings.result_chars
+        has_long_thoughts = length.thought > self.settings.message_chars
         match step.entry.body:
             case User() as reminder:
+                # A turn without room for answers consists of prompts and failures alone.
                 if not length.answer or age >= self.settings.low_turns:
                     return ""
                 if skill := skill_of(reminder):  # its instructions are carried elsewhere
@@ -229,15 +233,13 @@ class DigestWriter(Struct, frozen=True, dict=True):
                     return f"- {title} FAILED: {' '.join(result.text[: length.error].split())} [#{step.number}]"
                 if not length.result:
                     return ""
-                # With more room than the settings give a result, its text is shown, not its summary.
-                summary = body.summary if length.result <= self.settings.result_chars else ""
+                summary = "" if has_long_results else body.summary
                 text = summary or " ".join(result.text[: length.result].split())
                 return f"- {title}: {text[: length.result]} [#{step.number}]"
             case Assistant() as reply if text := text_of(reply).strip():
                 if not calls_in(reply):
                     return f"Answer: {cut(text, length.answer, step, turn.number)}" if length.answer else ""
-                # Thoughts of older turns are shown only with more room than the settings give a message.
-                is_shown = age < self.settings.medium_turns or length.thought > self.settings.message_chars
+                is_shown = age < self.settings.medium_turns or has_long_thoughts
                 return f"Thought: {cut(text, length.thought, step, turn.number)}" if is_shown and length.thought else ""
             case _:
                 return ""

@@ -54,7 +54,7 @@ class ConfiguredHooks(hook_runs.RunningHooks, kw_only=True):
         except AgentcliError as error:
             return hook_runs.failure_answer(spec, str(error).rstrip("."))
         is_judgement = spec.handler["type"] in ("prompt", "agent")
-        return answer_in_judgement(spec, text) if is_judgement else hook_runs.answer_in_output(spec, text)
+        return parse_judgement(spec, text) if is_judgement else hook_runs.answer_in_output(spec, text)
 
     async def _answer_text(self, spec: HookSpec, input: bytes) -> str:
         """Return the answer of an address, a tool or a model as text. Raises `AgentcliError`."""
@@ -191,7 +191,7 @@ def fill_event_values(template: dict[str, Any], event: Mapping[str, Any]) -> dic
     return msgspec.json.decode(_EVENT_VALUE.sub(value_at, json.dumps(template)), type=dict[str, Any])
 
 
-def answer_in_judgement(spec: HookSpec, text: str) -> EventAnswer:
+def parse_judgement(spec: HookSpec, text: str) -> EventAnswer:
     """Return the answer for a model's text with `{"ok": …, "reason": …}`. A yes decides nothing; a no denies."""
     judgements = list(_judgements(text))
     if '"ok":false' in "".join(text.split()):  # counts even if the answer was cut off before its reason
@@ -200,14 +200,14 @@ def answer_in_judgement(spec: HookSpec, text: str) -> EventAnswer:
         return hook_runs.failure_answer(
             spec, f'the model did not answer {{"ok": true}} or {{"ok": false}}, but {text[:100]!r}'
         )
-    # A model may think aloud, or quote an event that looks like an answer, so one no outweighs every yes.
+    # The text may contain a yes that is not the answer: a thought, or a quote from the event. So a single no decides.
     no = next((judgement for judgement in judgements if judgement["ok"] is not True), None)
     if no is None or spec.event in ("PermissionRequest", "PermissionDenied"):  # models do not decide about permissions
         return EventAnswer()
     if spec.event in ("Stop", "SubagentStop") and no.get("impossible") is True:
         return EventAnswer()  # a condition that can never be met does not keep an agent at work
     reason = str(no.get("reason") or f"The hook `{spec.title}` denied this.")
-    # In Claude Code, too, a no from a prompt hook ends the turn unless the settings say otherwise.
+    # As in Claude Code, a no from a prompt hook before a tool call ends the turn without `continueOnBlock`.
     ends_turn = spec.event == "PreToolUse" and spec.handler["type"] == "prompt"
     return EventAnswer("deny", reason, stops=ends_turn and not spec.handler.get("continueOnBlock"))
 

@@ -84,9 +84,10 @@ class ClientSession:
 
     def send_commands(self) -> None:
         commands = [
-            {"name": one.name, "description": one.help} | ({"input": {"hint": one.argument}} if one.argument else {})
-            for one in self._opened.commands
-            if one.name not in NOT_OFFERED
+            {"name": command.name, "description": command.help}
+            | ({"input": {"hint": command.argument}} if command.argument else {})
+            for command in self._opened.commands
+            if command.name not in NOT_OFFERED
         ]
         self._send({"sessionUpdate": "available_commands_update", "availableCommands": commands})
 
@@ -137,8 +138,9 @@ class ClientSession:
             return ended.prompt
         self._is_cancelled |= ended.exit_code == INTERRUPTED_EXIT
         if ended.output:
-            has_lines = "\n" in ended.output.strip() and not ended.exit_code  # which Markdown would join
-            self._send(command_output(fenced(ended.output) if has_lines else ended.output))
+            # Markdown would join the lines of an output; it may join those of an error, which are sentences.
+            needs_fence = "\n" in ended.output.strip() and not ended.exit_code
+            self._send(command_output(fenced(ended.output) if needs_fence else ended.output))
         return None
 
     def _stop_reason(self) -> dict[str, Any]:

@@ -117,7 +117,10 @@ class ControlDialogue(Dialogue):
 
 def _server_info(host: ScreenlessHost) -> dict[str, Any]:
     model = host.session.state.model.name
-    commands = [{"name": one.name, "description": one.help, "argumentHint": one.argument} for one in host.commands]
+    commands = [
+        {"name": command.name, "description": command.help, "argumentHint": command.argument}
+        for command in host.commands
+    ]
     return {
         "commands": commands,
         "agents": _known_agents(host.session),

@@ -57,7 +57,8 @@ class TerminalApp:
         self._title = ""  # of the window, as it was last set
         self._state_at_rest = "idle"  # reported to the terminal while no turn runs
         self._tick_timer: asyncio.TimerHandle | None = None  # draws the next frame of the spinner
-        self._warnings: list[str] | None = []  # held until the first lines are printed, then None
+        self._warnings: list[str] = []  # held until the transcript begins
+        self._has_begun_transcript = False
         self.leave, self.draw_soon = console.leave, console.draw_soon
         self.show_prompt_sign = console.draw_soon  # the input with its sign is always on the screen
         self._labels = labels = KeyLabels(settings.keys)
@@ -111,7 +112,7 @@ class TerminalApp:
 
     def show_warning(self, text: str) -> None:
         """Print a warning of the runtime; until the session is open, it waits for the first lines to be printed."""
-        if self._console.banner and self._warnings is not None:
+        if self._console.banner and not self._has_begun_transcript:
             self._warnings.append(text)
         else:
             self._view.print_line(text, "warning")
@@ -267,11 +268,11 @@ class TerminalApp:
             self._console.write_codes(codes)
 
     def session_opened(self) -> None:
-        """Fit the screen to another session; the first one also begins the transcript."""
+        """Reset the screen for another session; the first one also begins the transcript."""
         self._dialogs.forget_questions()
         self._composer.follow_session()
         self._actions.shows_todo, self._state_at_rest = False, "idle"
-        if self._warnings is not None:
+        if not self._has_begun_transcript:
             self._print_first_lines()
 
     def _print_first_lines(self) -> None:
@@ -294,8 +295,9 @@ class TerminalApp:
         self._view.reset()
 
     def _print_warnings(self) -> None:
-        warnings, self._warnings = self._warnings, None
-        for text in warnings or ():
+        self._has_begun_transcript = True
+        warnings, self._warnings = self._warnings, []
+        for text in warnings:
             self._view.print_line(text, "warning")
 
     async def choose(

@@ -195,7 +195,7 @@ class Composer:
         self._disk.submit(self._drafts.save, draft, self.session_id())
 
     def forget_draft(self) -> None:
-        """Delete the stored draft, and do not save the present text."""
+        """Delete the stored draft, and do not save the current text."""
         if self._save_timer is not None:
             self._save_timer.cancel()
             self._save_timer = None

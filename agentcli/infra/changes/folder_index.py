@@ -158,10 +158,10 @@ class _Scan:
 
     def _borrow(self) -> None:
         """Find contents to borrow. Raises `FolderTooLarge` if the rest exceeds the limits, before it is stored."""
-        if len(self._listing) >= self._limits.min_files_to_borrow:
+        if len(self._paths_not_ignored) >= self._limits.min_files_to_borrow:
             with suppress(OSError, ValueError, SubprocessError):  # then all files are copied
                 self._borrowed = self._index.borrowed.borrow()
-        for path in self._listing - self._borrowed.keys():
+        for path in self._paths_not_ignored - self._borrowed.keys():
             with suppress(OSError):  # the file was just removed
                 self._count_new(os.lstat(f"{self._root}/{path}"))
         self._new_bytes = 0  # they are counted again when they are stored
@@ -271,10 +271,10 @@ class _Scan:
 
     def _is_ignored(self, path: str) -> bool:
         # A path that was left out before is taken as ignored, which avoids the slow listing.
-        return path in self._before.left_out or path not in self._listing
+        return path in self._before.left_out or path not in self._paths_not_ignored
 
     @cached_property
-    def _listing(self) -> set[str]:
+    def _paths_not_ignored(self) -> set[str]:
         """The files that git does not ignore, and the folders around them. Raises `FolderTooLarge`, `OSError`."""
         command, parts, count = [find_rg(), *_RG_ARGUMENTS, "--glob=!.git"], [], 0
         with Popen(command, cwd=self._root, stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL) as running:

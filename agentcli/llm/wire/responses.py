@@ -236,4 +236,4 @@ def _stream_error(error: Any) -> ProviderError:
     error = error if isinstance(error, dict) else {}
     code, message = text_in(error.get("code") or error.get("type")), text_in(error.get("message"))
     status = _STATUS.get(code) or (400 if code.startswith(_BAD_REQUEST) else 500)
-    return error_for_status(status, message, code=code, otherwise="the server failed")
+    return error_for_status(status, message, code=code, default_message="the server failed")

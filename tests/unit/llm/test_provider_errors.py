@@ -58,9 +58,9 @@ def test_an_overflow_is_known_by_its_code() -> None:
 
 def test_a_refusal_without_a_word_is_an_overflow_where_the_status_fits() -> None:
     for status in (400, 413):
-        error = error_for_status(status, " ", otherwise="")
+        error = error_for_status(status, " ", default_message="")
         assert type(error) is ContextOverflow
-    error = error_for_status(400, "", otherwise="HTTP 400 from http://x")
+    error = error_for_status(400, "", default_message="HTTP 400 from http://x")
     assert type(error) is ContextOverflow
     assert str(error) == "HTTP 400 from http://x"
     assert type(error_for_status(404, "")) is BadRequest

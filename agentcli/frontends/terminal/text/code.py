@@ -53,7 +53,7 @@ class CodeHighlighter:
     def __init__(self, language: str) -> None:
         self._lexer = lexer_for(language)
         is_php = getattr(self._lexer, "startinline", False)  # its lines come without the opening tag
-        self._stack = ["root", "php"] if is_php else ["root"]  # the states of the lexer, the present one last
+        self._stack = ["root", "php"] if is_php else ["root"]  # the states of the lexer, the current one last
         # A comment or string that a line has left open: the text that closes it, and its token.
         self._span: tuple[str, _TokenType] | None = None
 
@@ -231,20 +231,22 @@ def _coloured(rows: Sequence[_DiffLine], texts: Sequence[str], language: str) ->
 
 
 def _read_diff(lines: Sequence[str]) -> Iterator[_DiffLine]:
-    """Yield the lines of a diff, except those that name files.
+    """Yield the lines of a diff, except those that name files, with a separator before each hunk but the first.
 
-    A line is recognized by its mark. Within a hunk, whose header counts its lines, `--- a` is a removed line `-- a`.
+    Within a hunk, whose header counts its lines, `--- a` is the removed line `-- a`; outside it names a file. Other
+    lines with `-` or `+` are changes outside of hunks, too, because a header may count too few.
     """
     old = new = 0  # the numbers of the next line in both files, 0 in a file that does not exist
-    old_left = new_left = hunks = 0  # `_left`: the lines of the present hunk that follow
+    old_left = new_left = 0  # how many lines of the current hunk follow in both files
+    is_first_hunk = True
     for line in lines:
         mark, text = line[:1], line[1:]
         if found := _HUNK.match(line):
             old, new = int(found[1]), int(found[3])
             old_left, new_left = int(found[2] or 1), int(found[4] or 1)
-            if hunks:
-                yield _DiffLine("hunk")
-            hunks += 1
+            if not is_first_hunk:
+                yield _DiffLine("hunk")  # a separator: its sign is all that is shown
+            is_first_hunk = False
         elif mark == "\\":  # `\ No newline at end of file`
             yield _DiffLine("muted", line)
         elif mark == "-" and (old_left > 0 or not line.startswith(_FILE_LINES)):

@@ -170,7 +170,7 @@ def wrap_line(
 ) -> list[Fragment]:
     """Break a line between words to fit `columns`; later rows begin with `hang`. Only `breaks_words` cuts words.
 
-    A word that is longer than a row begins in the current one if more than half of that is free.
+    Without it, a word that is longer than a row begins in the current row if at least half of that is free.
     """
     if sum(len(text) for _, text in line) <= columns and width(text := plain(line)) <= columns and "\t" not in text:
         return list(line)
@@ -179,9 +179,9 @@ def wrap_line(
     for gap, word in _words(line):
         cells = row_width(word)
         _, start = with_spaces(gap[1], column)
-        # A word that fits into no row is moved to the next one only if less than half of this row is free.
-        is_moved = breaks_words or cells <= columns - indent or 2 * start > columns
-        if start + cells > columns and column > indent and is_moved:
+        # A word that fits into no row, and must not be cut, moves only if less than half of this row is free.
+        may_move = breaks_words or cells <= columns - indent or 2 * start > columns
+        if start + cells > columns and column > indent and may_move:
             out += [("", "\n"), *hang]
             column = indent
         else:
@@ -189,7 +189,7 @@ def wrap_line(
             column = start
         if breaks_words and column + cells > columns:
             word = _broken_word(word, column, columns, hang)
-            column, cells = 0, row_width(lines_of(word)[-1])  # its last row begins at the left
+            column, cells = 0, row_width(lines_of(word)[-1])  # its last row includes `hang`
         out += word
         column += cells
         if column > columns:  # the terminal has broken a long word

@@ -32,7 +32,7 @@ _HARMLESS = lazy_pattern(
     r"|(pull|push|fetch|init|merge|rebase)\.(rebase|ff|default|autosetupremote|prune|defaultbranch|conflictstyle)",
     re.DOTALL,
 )
-_NEXT = "printf '\\0';"  # separates the parts of an output
+_PRINT_NUL = "printf '\\0';"  # a script's command between two parts, whose outputs it separates
 
 # Runs a shell script in a folder, as that was before the command or as it is after it, and returns the output.
 RunScript = Callable[[str], Awaitable[str]]
@@ -157,14 +157,14 @@ def _script_for_changes(git: str, before: _RepositoryState, after: _RepositorySt
     changed_files = f"{git} {_DIFF} --stat=100 --stat-count={MAX_FILES} {commits}" if has_moved else ""
     counts = f"{git} rev-list --left-right --count {before.commit}...{after.commit}; " if has_moved else ""
     # Lost commits come first, because the middle of a long output is cut.
-    parts = f" {_NEXT} ".join((lost_commits, counts, refs, changed_files))
+    parts = f" {_PRINT_NUL} ".join((lost_commits, counts, refs, changed_files))
     return f"({parts}) 2>/dev/null | head -c {MAX_BYTES}; true"
 
 
 async def uncommitted_files(run_before: RunScript, run_after: RunScript) -> tuple[frozenset[str], frozenset[str]]:
     """Return the relative paths of files that were uncommitted before the command, and of those that it reset."""
     list_untracked = f"{_GIT} ls-files -z --others --exclude-standard"
-    before = await run_before(f"({_script_for_changed_files('HEAD')}; {_NEXT} {list_untracked}) 2>/dev/null; true")
+    before = await run_before(f"({_script_for_changed_files('HEAD')}; {_PRINT_NUL} {list_untracked}) 2>/dev/null; true")
     commit, *uncommitted = before.split("\0")  # an empty name separates changed files from untracked ones
     changed = uncommitted[: uncommitted.index("")] if "" in uncommitted else uncommitted
     still_changed = list[str]()
@@ -176,15 +176,15 @@ async def uncommitted_files(run_before: RunScript, run_after: RunScript) -> tupl
 def _script_for_changed_files(commit: str) -> str:
     """Return a script that prints a commit's id, and then the files that differ from it, each after a NUL."""
     diff = f"{_GIT} diff --no-ext-diff --name-only --relative -z {commit}"
-    return f"{_GIT} rev-parse -q --verify {commit} | tr -d '\\n'; {_NEXT} {diff}"
+    return f"{_GIT} rev-parse -q --verify {commit} | tr -d '\\n'; {_PRINT_NUL} {diff}"
 
 
 async def _read_state(git: str, run_script: RunScript) -> _RepositoryState:
     """Ask git for the state of a repository; each command line begins with `git`."""
     output = await run_script(
-        f"exec 2>/dev/null; {git} for-each-ref --format='%(refname) %(objectname)'; {_NEXT}"
-        f" {git} symbolic-ref -q HEAD || {git} rev-parse -q --verify HEAD; {_NEXT}"
-        f" {git} {_DIFF} --cached --raw --abbrev; {_NEXT} {git} stash list --format='%H %gd %gs'; true"
+        f"exec 2>/dev/null; {git} for-each-ref --format='%(refname) %(objectname)'; {_PRINT_NUL}"
+        f" {git} symbolic-ref -q HEAD || {git} rev-parse -q --verify HEAD; {_PRINT_NUL}"
+        f" {git} {_DIFF} --cached --raw --abbrev; {_PRINT_NUL} {git} stash list --format='%H %gd %gs'; true"
     )
     refs, head, staged, stashes = _split_parts(output)
     # A ref is `REF COMMIT`, a stash is `COMMIT stash@{0} TITLE`.
@@ -197,7 +197,7 @@ def _by_first_word(lines: str) -> dict[str, str]:
 
 
 def _split_parts(output: str) -> list[str]:
-    """Split the output of a script with `_NEXT` between its four parts; missing parts are empty."""
+    """Split the output of a script with `_PRINT_NUL` between its four parts at the NULs; missing parts are empty."""
     return [*output.split("\0", 3), "", "", ""][:4]
 
 
