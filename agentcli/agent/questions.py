@@ -33,7 +33,7 @@ class Questions:
         self.open: dict[str, OpenQuestion] = {}  # by id
 
     async def ask(self, question: AnyQuestion, decide_now: Decide | None) -> Approve | PolicyDecision:
-        """Publish a question and return the person's answer, or the decision of `settle` if that comes first."""
+        """Publish a question and return the person's answer, or a decision of `decide_now` if that comes first."""
         answer: asyncio.Future[Approve | PolicyDecision] = asyncio.get_running_loop().create_future()
         self.open[question.id] = OpenQuestion(question, decide_now, answer)
         self._publish(question)
@@ -98,7 +98,8 @@ async def answer_ask_user(call: Call, arguments: AskUser) -> ToolOutput:
     if not arguments.question.strip():
         raise ToolError("The question is empty.", kind="invalid_parameters")
     question = Question(call.use.id, arguments.question.strip(), call=call.use, options=arguments.options or ())
-    answer = await call.ask(question, None)
+    answer = await call.ask(question, decide_now=None)
+    # Without `decide_now`, there is a decision only if the turn was stopped.
     if not isinstance(answer, Approve) or answer.comment == NOBODY_LEFT:
         return ToolOutput(_NOBODY, summary="no one can answer")
     if not answer.allowed or not answer.comment.strip():

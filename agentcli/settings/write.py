@@ -22,7 +22,7 @@ _WHOLE_TABLES = ("providers", "mcp_servers")  # nothing is added to an existing 
 
 
 def store_setting(config: Config, key: str, value: Any) -> str:
-    """Set a dotted key as `store_in` does, in the person's own settings. The sentence also says what overrides it."""
+    """Set a dotted key in the user settings; return a sentence about that, and about what overrides it."""
     return f"{store_in(config.paths.user_config, key, value)}{describe_override(config, key, config.paths.user_config)}"
 
 

@@ -67,7 +67,7 @@ class CallPolicy(Struct, frozen=True):
         return answer
 
     async def grant(self, answer: Approve, offered: tuple[str, ...]) -> None:
-        """Add the rule of a lasting yes, and store it if it is for good. Problems are only reported: the call runs."""
+        """Add the rule of a "session" or "always" yes, and store an "always" one. Problems are only reported."""
         if answer.scope not in ("session", "always") or answer.mode:  # a new mode allows later calls without a rule
             return
         turn, state, text = self.call.turn, self.call.turn.state, answer.rule or next(iter(offered), "")

@@ -54,7 +54,8 @@ def make_command(direction: Direction, help: str) -> typer.Typer:
             {"path": _relative(Path(file.path)), "change": file.how, **({"why": file.why} if file.why else {})}
             for file in result.files
         ]
-        turn, is_done = result.turn and result.turn.number, result.is_wanted and result.is_complete
+        turn = result.turn and result.turn.number
+        is_done = result.is_wanted and result.is_complete
         print_answer({"session_id": id, "turn": turn, "files": files, "done": is_done}, result.text, as_json=json)
         has_nothing_to_list = only_list and result.turn is None
         raise typer.Exit(0 if result.is_complete or has_nothing_to_list else 1)

@@ -152,9 +152,10 @@ class AcpAgent:
         servers = {server.name: server.entry for server in request.mcp_servers or ()}
         files = partial(ClientFiles, self._client, cwd) if self._client.capabilities.has_files else None
         editor = hosts.Editor(folders, servers, files)
-        id = request.session_id if isinstance(request, messages.StoredSession) else ""  # of the stored one
-        if id:
-            await hosts.session_info(self._store, id)  # raises `NoSession` if there is none
+        id = ""
+        if isinstance(request, messages.StoredSession):
+            id = request.session_id
+            await hosts.session_info(self._store, id)  # raises `NoSession` if there is none, as for an empty id
         if not is_fork and (open_here := self._sessions.pop(id, None)) is not None:
             await open_here.close()
         open_request = hosts.OpenRequest(cwd=cwd, id=id, how="fork" if is_fork else "resume", editor=editor)

@@ -44,7 +44,7 @@ class Client:
         self.capabilities = ClientCapabilities()  # replaced by those of `initialize`
 
     def update(self, session_id: str, update: dict[str, Any]) -> None:
-        if update["sessionUpdate"] == "notice" and not self.capabilities.has_notices:
+        if update["sessionUpdate"] == "notice" and not self.capabilities.takes_notices:
             update = updates.notice_as_call(update)
         self.connection.notify("session/update", {"sessionId": session_id, "update": update})
 

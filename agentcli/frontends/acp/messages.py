@@ -37,7 +37,7 @@ class ClientCapabilities(AcpMessage, frozen=True):
         return self.elicitation is not None and self.elicitation.get("form") is not None
 
     @property
-    def has_notices(self) -> bool:
+    def takes_notices(self) -> bool:
         return self.session is not None and self.session.get("notices") is not None
 
     @property

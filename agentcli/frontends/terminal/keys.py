@@ -70,10 +70,10 @@ class KeyActions(Struct, eq=False, kw_only=True):
         return self.buffer.text == "?" and self.dialogs.purpose == "prompt"
 
     @property
-    def has_open_view(self) -> bool:
-        """True while something is open that Esc closes, even if the action `interrupt` has another key."""
-        is_view_open = self.shows_key_help or self.shows_todo or bool(self.controller.view.opened_agent)
-        return is_view_open or self.dialogs.is_writing_message or self.dialogs.purpose != "prompt"
+    def can_close(self) -> bool:
+        """True while something is open that Esc closes, also if another key is bound to `interrupt`."""
+        has_open_view = self.shows_key_help or self.shows_todo or bool(self.controller.view.opened_agent)
+        return has_open_view or self.dialogs.is_writing_message or self.dialogs.purpose != "prompt"
 
     def enter(self) -> None:
         """Send the text or, after a backslash, begin a new line."""
@@ -302,16 +302,16 @@ def _input_bindings(actions: KeyActions, when: _KeyConditions) -> Iterator[Bindi
 def _view_bindings(actions: KeyActions, when: _KeyConditions) -> Iterator[Binding]:
     """Yield the keys that apply to running work, the mode and what is shown, or that leave or suspend the program."""
     composer, controller, console = actions.composer, actions.controller, actions.console
-    has_open_view = Condition(lambda: actions.has_open_view)
+    can_close = Condition(lambda: actions.can_close)
     # In vi's insert mode the first Esc leaves that mode, unless there is something to close or to interrupt.
-    escape_acts = ~vi_insert_mode | has_open_view | when.is_busy
+    escape_acts = ~vi_insert_mode | can_close | when.is_busy
     can_go_to_background = Condition(
         lambda: any(call.name in ("bash", "create_subagent") for call in actions.activity.calls.values())
     )
     yield from (
         ("interrupt", actions.escape, when.input_takes_keys & escape_acts),
         # Esc closes what is open, even if "interrupt" has another key.
-        (("escape",), actions.escape, (when.input_takes_keys & has_open_view) | (when.has_menu & ~vi_insert_mode)),
+        (("escape",), actions.escape, (when.input_takes_keys & can_close) | (when.has_menu & ~vi_insert_mode)),
         (("<sigint>",), actions.control_c, Always()),
         ("cancel", actions.control_c, Always()),
         ("leave", actions.control_d, when.input_takes_keys & when.is_empty),

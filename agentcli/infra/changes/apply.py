@@ -325,7 +325,7 @@ def _remove_overlay_traces(entry: state.FileEntry, *, keeps_mode: bool) -> None:
 
 
 def _is_database(folder: int, name: str) -> bool:
-    """Return True for an SQLite database, also for one in use that nothing was written to yet."""
+    """Return True for an SQLite database, even if all of it is still in a log beside its empty file."""
     sqlite_logs = f"{name}-wal", f"{name}-journal"
     if any(state.entry_at(log, folder=folder) is not None for log in sqlite_logs):
         return True

@@ -64,6 +64,7 @@ def connect(
 
 
 def connect_to_memory() -> apsw.Connection:
+    """Connect to a new database in memory, for sessions and events that are not stored."""
     connection = apsw.Connection(":memory:")
     connection.execute(_tables(0))
     connection.pragma("foreign_keys", "on")

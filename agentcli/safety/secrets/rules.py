@@ -322,7 +322,7 @@ def _spellings(words: str) -> list[str]:
     parts = words.split("-")
     title = [part.title() for part in parts]
     forms = (parts, title, [part.upper() for part in parts], [parts[0], *title[1:]])
-    return list(dict.fromkeys(joint.join(form) for joint in ("", "-", "_", ".") for form in forms))
+    return list(dict.fromkeys(separator.join(form) for separator in ("", "-", "_", ".") for form in forms))
 
 
 def bytes_for_search(text: str) -> bytes:

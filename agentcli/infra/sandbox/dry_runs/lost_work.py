@@ -96,7 +96,10 @@ async def describe_git_changes(folder: str, run_before: RunScript, run_after: Ru
 
 
 def _describe_move(before: _RepositoryState, after: _RepositoryState, moved: list[str], counts: list[str]) -> str:
-    """Describe the move of HEAD's branch, else of the first ref; `counts` are HEAD's lost and new commits, or empty."""
+    """Describe the move of HEAD's branch, else of the first ref that moved.
+
+    `counts` are the commits that HEAD lost and got: empty if they are not known, and 0 if another ref moved.
+    """
     if before.head != after.head:
         return f"switches to {_short_ref(after.head) if after.head.startswith('refs/') else after.head[:7]}"
     if not moved:

@@ -262,10 +262,10 @@ class WordReader(ABC):
                 self.at += 1
                 return "".join(parts)
             elif char == "\\":
-                follower = self.text[self.at + 1 : self.at + 2]
-                if follower not in '$`"\\\n':  # before other characters the backslash stays
+                next_char = self.text[self.at + 1 : self.at + 2]
+                if next_char not in '$`"\\\n':  # before other characters the backslash stays
                     parts.append("\\")
-                parts.append(follower.removeprefix("\n"))  # a continued line
+                parts.append(next_char.removeprefix("\n"))  # a continued line
                 self.at += 2
             elif char == "`":
                 parts.append(self._read_backquotes())
@@ -276,17 +276,17 @@ class WordReader(ABC):
 
     def _read_expansion(self, *, quoted: bool) -> str:
         """Read past a `$` and what belongs to it; return its text, or `UNKNOWN_TEXT` if its value is not known."""
-        follower = self.text[self.at + 1 : self.at + 2]
-        if not quoted and follower == "'":
+        next_char = self.text[self.at + 1 : self.at + 2]
+        if not quoted and next_char == "'":
             self.at += 1
             return self._read_ansi_quotes()
-        if follower == "(":
+        if next_char == "(":
             self.at += 2
             return self._read_substitution()
         if found := _KNOWN_VARIABLE.match(self.text, self.at):
             self.at = found.end()
             return HOME_MARK if "HOME" in found.groups() else CWD_MARK
-        if follower == "?":  # `$?` is a number, which is never a problem
+        if next_char == "?":  # `$?` is a number, which is never a problem
             self.at += 2
             return UNKNOWN_TEXT
         # If a `${…}` is not simple, the rest of it is read like ordinary text of the word.
@@ -295,7 +295,7 @@ class WordReader(ABC):
             self.at = found.end()
             return UNKNOWN_TEXT
         self.at += 1
-        if follower in ("\\", "[") or (not quoted and follower == '"'):
+        if next_char in ("\\", "[") or (not quoted and next_char == '"'):
             self._note("it uses a form of $ that agentcli can't read")
             return UNKNOWN_TEXT
         return "$"
