@@ -169,13 +169,13 @@ def resume_turn(state: AgentState, runtime: Runtime, emit: Emit, *, if_unanswere
     conversation = state.conversation
     pending = conversation.pending_calls
     has_unstarted_calls = bool(conversation.unstarted_calls)  # they wait for the person's approval
-    half = "" if has_unstarted_calls else half_answer(conversation)
+    partial = "" if has_unstarted_calls else partial_answer(conversation)
     has_lost_reply = if_unanswered and is_unanswered(conversation) and not pending
-    if not (has_unstarted_calls or half or has_lost_reply):
+    if not (has_unstarted_calls or partial or has_lost_reply):
         return None
     turn = _new_turn(state, runtime, emit)
-    if half:
-        turn.answer = AnswerText(parts=[half], is_half=True)  # the model's next text continues it
+    if partial:
+        turn.answer = AnswerText(parts=[partial], is_partial=True)  # the model's next text continues it
         turn_log.add_reminders(turn)
         turn_log.add(turn, reminder(GO_ON))
         return turn
@@ -223,7 +223,7 @@ def is_unanswered(conversation: Conversation, *, counts_reminders: bool = True) 
     return isinstance(newest, User | Result) or bool(conversation.open_calls)
 
 
-def half_answer(conversation: Conversation) -> str:
+def partial_answer(conversation: Conversation) -> str:
     """Return the text of an answer that broke off at the end of the conversation; empty if there is none."""
     parts: list[str] = []
     for entry in reversed(conversation.path):
@@ -237,7 +237,7 @@ def half_answer(conversation: Conversation) -> str:
 
 def broke_off(turn: Turn, error: Exception) -> bool:
     """Return True if the error broke off an answer within its text, so that it can be continued."""
-    return turn.answer.is_half and isinstance(error, llm_errors.ProviderError) and error.is_retryable
+    return turn.answer.is_partial and isinstance(error, llm_errors.ProviderError) and error.is_retryable
 
 
 def has_distant_reset(error: Exception) -> bool:
@@ -247,13 +247,13 @@ def has_distant_reset(error: Exception) -> bool:
 
 async def handle_failure(turn: Turn, error: llm_errors.ProviderError | UserError) -> TurnFailed:
     """Return the event of a failure. Entries that the provider would reject again are taken back."""
-    is_half = broke_off(turn, error)
+    can_be_continued, is_from_provider = broke_off(turn, error), isinstance(error, llm_errors.ProviderError)
     removal_notice = ""
     is_first_request = turn.round == 1 and bool(turn.log.prompt_ids)
     # `type(...) is`: the subclasses have other causes. If text was shown, the request was accepted.
     if type(error) is llm_errors.BadRequest and blames_content(error) and not error.shown:
         removal_notice = turn_log.take_back_rejected(turn)
-    elif turn.runtime.limits.is_interactive and isinstance(error, llm_errors.ProviderError) and not turn.answer.is_half:
+    elif turn.runtime.limits.is_interactive and is_from_provider and not turn.answer.is_partial:
         turn_log.return_messages(turn)  # the person has them in the input again
     elif is_first_request and isinstance(error, llm_errors.AuthError | llm_errors.ContextOverflow):
         turn_log.take_back_prompt(turn)  # sending the same request again would fail again
@@ -268,9 +268,9 @@ async def handle_failure(turn: Turn, error: llm_errors.ProviderError | UserError
         await turn_log.wait_until_stored(turn)
     except StorageError as unstored:  # more important to the person than the first error
         error = unstored
-    sentences = [_describe(turn, error), *([] if is_half else _next_steps(turn, error)), removal_notice]
+    sentences = [_describe(turn, error), *([] if can_be_continued else _next_steps(turn, error)), removal_notice]
     text = " ".join(part if part.endswith((".", "!", "?")) else f"{part}." for part in sentences if part)
-    return failed_event(turn, text, is_retryable, type(error).__name__, broke_off=is_half)
+    return failed_event(turn, text, is_retryable, type(error).__name__, broke_off=can_be_continued)
 
 
 def failed_event(turn: Turn, text: str, is_retryable: bool, kind: str, *, broke_off: bool = False) -> TurnFailed:

@@ -239,7 +239,7 @@ class AnswerText(msgspec.Struct, kw_only=True):
 
     parts: list[str] = msgspec.field(default_factory=list)  # of the answer so far
     earlier: list[str] = msgspec.field(default_factory=list)  # texts that came before calls
-    is_half: bool = False  # the newest reply broke off within its text
+    is_partial: bool = False  # the newest reply broke off within its text
 
     @property
     def text(self) -> str:

@@ -49,8 +49,8 @@ class Session:
         self._model_afterwards = ""  # the model to return to after a turn with another one; "" if there is none
         self.next_tools: ToolRegistry | None = None  # with tools of the client, used from the next turn on
         self.private_folder: Path | None = None  # for files that commands must not read; None is the system's
-        self._commands: set[asyncio.Task[None]] = set()  # they run the person's own commands
-        self._storing: set[asyncio.Task[None]] = set()  # they store entries outside of turns
+        self._commands: set[asyncio.Task[None]] = set()  # tasks that run the person's own commands
+        self._storing: set[asyncio.Task[None]] = set()  # tasks that store entries outside of turns
         self._is_closing = False
         self._questions = Questions(self.publish)
         self._takeover_watch = asyncio.create_task(self._watch_for_takeover())

@@ -94,7 +94,7 @@ class Draft:
         """
         result, prefix = dict(values), f"{_variable_name(server)}_"
         for name, value in values.items():
-            if has_secret({name: value}) or (name.lower() == "authorization" and not _is_reference(value)):
+            if has_secret({name: value}) or (name.lower() == "authorization" and not _is_variable_reference(value)):
                 variable = prefix + _variable_name(name).removeprefix(prefix)
                 result[name] = f"${{{variable}}}"
                 self.leave_out(f"{source_group}.{name}", f"{HOLDS_KEY}. Export all of it as {variable}")
@@ -133,7 +133,7 @@ def has_secret(value: Any) -> bool:
 
 
 def _is_secret_field(name: str, value: Any) -> bool:
-    if _is_reference(value) or (name == "bearer_token_env_var" and _is_variable_name(value)):
+    if _is_variable_reference(value) or (name == "bearer_token_env_var" and _is_variable_name(value)):
         return False
     return has_secret(value) or bool(credentials_in({name: str(value)}))
 
@@ -147,5 +147,5 @@ def _variable_name(name: str) -> str:
     return re.sub(r"\A(?=\d)|[^A-Za-z0-9]", "_", name).upper()  # a variable's name must not begin with a digit
 
 
-def _is_reference(value: Any) -> bool:
-    return isinstance(value, str) and "${" in value  # to a variable that contains the secret
+def _is_variable_reference(value: Any) -> bool:
+    return isinstance(value, str) and "${" in value

@@ -13,7 +13,7 @@ from agentcli.errors import UserError
 from agentcli.evals.store import EvalRun, EvalStore, Outcome, cost_of, outcome_line
 from agentcli.frontends.export.documents import document, html_page, markdown
 from agentcli.frontends.export.markdown import format_cost
-from agentcli.frontends.printable import with_symbols
+from agentcli.frontends.printable import replace_hidden
 from agentcli.safety.secrets.masking import Masker, mask
 
 MAX_FAILURES = 50  # a description of a pull request takes 65,536 characters
@@ -64,7 +64,7 @@ def _failure_line(outcome: Outcome) -> str:
     """Return a line such as "- fix-a-loop (attempt 1, max turns): `2 of 3 tests failed`"."""
     end = "" if outcome.end == "end_turn" else f", {outcome.end.replace('_', ' ')}"
     why = mask("\n".join(filter(None, (outcome.check.reason, outcome.error)))).strip()
-    reason = shorten(" ".join(with_symbols(why or "No reason is given.").split()), MAX_REASON_CHARS)
+    reason = shorten(" ".join(replace_hidden(why or "No reason is given.").split()), MAX_REASON_CHARS)
     # GitHub links no people and issues in code. The fence is longer than any in the text.
     fence = "`" * (max(map(len, re.findall("`+", reason)), default=0) + 1)
     return f"- {_escaped(outcome.task)} (attempt {outcome.sample}{end}): {fence} {reason} {fence}"
@@ -75,7 +75,7 @@ _NO_REFERENCE = "<!-- -->"  # after @ or #: GitHub then links no person or issue
 
 def _escaped(text: str) -> str:
     """Return foreign text in one line, its markup escaped, in which GitHub links no person and no issue."""
-    marked = re.sub(r"[\\`*_{}\[\]<>&|~$@#!]", lambda found: f"\\{found[0]}", " ".join(with_symbols(text).split()))
+    marked = re.sub(r"[\\`*_{}\[\]<>&|~$@#!]", lambda found: f"\\{found[0]}", " ".join(replace_hidden(text).split()))
     return re.sub(r"\\([@#])", rf"\\\1{_NO_REFERENCE}", marked)
 
 

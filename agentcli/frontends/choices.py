@@ -7,7 +7,7 @@ import msgspec
 from agentcli.agent import events
 from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.modes import MODE_TEXTS, Mode
-from agentcli.frontends.printable import with_escapes
+from agentcli.frontends.printable import escape_hidden
 
 _HEADINGS: dict[type[events.QuestionEvent], str] = {  # above the choices
     events.CommandApproval: "Run this command?",
@@ -50,7 +50,7 @@ def choices_for(question: events.AnyQuestion, rules: Sequence[str] = ()) -> list
     match question:
         case events.Question(options=options):
             choices = [
-                Choice(f"answer:{n}", f"{n + 1}", with_escapes(text), msgspec.structs.replace(yes, comment=text))
+                Choice(f"answer:{n}", f"{n + 1}", escape_hidden(text), msgspec.structs.replace(yes, comment=text))
                 for n, text in enumerate(options)
             ]
             return [*choices, Choice("no", "Esc", "Skip this question", no)]

@@ -10,7 +10,7 @@ from agentcli.agent.result import NO_REQUIREMENTS, Requirements, ResultBuilder, 
 from agentcli.agent.session import Session
 from agentcli.conversation import entries
 from agentcli.frontends.hosts import CommandEnded
-from agentcli.frontends.printable import with_escapes
+from agentcli.frontends.printable import escape_hidden
 from agentcli.llm.messages import Message, Usage
 from agentcli.llm.wire.anthropic import block_to_wire
 
@@ -167,7 +167,7 @@ def _fields(source: object, names: Sequence[str]) -> dict[str, Any]:
 def _exposed_field(texts: Mapping[str, str | tuple[str, ...]]) -> dict[str, Any]:
     """Return the field `exposed`: the texts that contain hidden characters, with these made visible."""
     visible = {
-        key: with_escapes(text) if isinstance(text, str) else tuple(map(with_escapes, text))
+        key: escape_hidden(text) if isinstance(text, str) else tuple(map(escape_hidden, text))
         for key, text in texts.items()
     }
     differing = {key: text for key, text in visible.items() if text != texts[key]}

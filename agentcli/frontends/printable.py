@@ -35,13 +35,13 @@ def printable(text: str) -> str:
     return _remove_hidden(_without_controls(text), "")
 
 
-def with_escapes(text: str) -> str:
+def escape_hidden(text: str) -> str:
     """Return text for a question, with hidden characters and look-alikes of Latin letters written as escapes."""
     return _reveal_hidden(text, _escape_of)
 
 
-def with_symbols(text: str) -> str:
-    """Return text for a document: like `with_escapes`, but with a one-character symbol in place of each escape."""
+def replace_hidden(text: str) -> str:
+    """Return text for a document: like `escape_hidden`, but with a visible one-character symbol for each escape."""
     return _reveal_hidden(text, lambda character: _CONTROLS.get(ord(character), "�"))
 
 

@@ -23,7 +23,7 @@ from agentcli.tools.tool import Tool, ToolRegistry
 from agentcli.tools.workspace import Workspace
 
 MAX_INDEX_BYTES = 2_048  # in the list of memory files
-_WORDS_OF_KIND = 2  # as many first words show the kind of a reminder
+_KIND_WORDS = 2  # the number of first words that identify the kind of a reminder
 _USUAL_WINDOW = 200_000  # tokens; in a larger one MCP tools get no more, because each request pays for them
 
 ReminderKind = tuple[str, tuple[str, ...]]  # first words, paths of instruction files
@@ -154,7 +154,7 @@ def new_reminders(reminders: Sequence[User], state: AgentState) -> list[User]:
 
 def _reminder_kind(message: User) -> ReminderKind:
     """Return what all versions of a reminder share: its first words, and the instruction files it contains."""
-    first_words = message.text.split(maxsplit=_WORDS_OF_KIND)[:_WORDS_OF_KIND]
+    first_words = message.text.split(maxsplit=_KIND_WORDS)[:_KIND_WORDS]
     return " ".join(first_words), tuple(instruction_texts.instruction_paths([message]))
 
 

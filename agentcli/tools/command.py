@@ -221,7 +221,7 @@ class DryRun(Protocol):
     """A command that ran without changing anything yet. `changes` begins with those that need a look.
 
     `cached` are new folders marked as caches: they do not reach the workspace, but later dry runs see them.
-    `too_much` is the reason why nothing can be applied, if it took or changed more than a dry run can hold.
+    `exceeded_limit` says what a dry run cannot hold, as in `it wrote more than 2 GB`: then nothing can be applied.
     """
 
     @property
@@ -231,7 +231,7 @@ class DryRun(Protocol):
     def cached(self) -> Sequence[str]: ...
 
     @property
-    def too_much(self) -> str: ...
+    def exceeded_limit(self) -> str: ...
 
     def paths_of(self, name: str) -> Sequence[Path]:
         """The real paths that a change is about."""

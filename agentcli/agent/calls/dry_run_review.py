@@ -55,7 +55,7 @@ async def ask_about_obstacle(call: Call, permitted: PermittedCall, obstacle: Obs
     if turn.state.mode == "bypassPermissions":
         return not opens  # only a person may open a host or a path
     if turn.session.ask is None or turn.state.mode in ("plan", "dontAsk"):
-        if not (opens or report.dry_run.too_much):  # the output shows a missing host or file, or what was too much
+        if not (opens or report.dry_run.exceeded_limit):  # the output shows a missing host or file, or the limit
             call.report.remarks.append(f"[The dry run {obstacle.why}.]")
         return False
     facts, why, then = permitted.policy.facts, f"the dry run {obstacle.why}", obstacle.then

@@ -189,11 +189,11 @@ async def _apply_later(call: Call, permitted: PermittedCall, later: Callable[[],
 def _find_doubt(permitted: PermittedCall, report: DryRunReport) -> Obstacle | None:
     """Return an obstacle if a dry run that the person requested may not show the command's real effects. Blocks."""
     result, problems = report.result, []
-    if too_much := report.dry_run.too_much:
-        problems.append(f"was ended: {too_much}")
+    if exceeded_limit := report.dry_run.exceeded_limit:
+        problems.append(f"was ended: {exceeded_limit}")
     if result.timed_out or result.exit_code:
         problems.append("timed out" if result.timed_out else f"failed (exit {result.exit_code})")
-    if not (report.dry_run.changes or too_much):
+    if not (report.dry_run.changes or exceeded_limit):
         problems.append("changed nothing")
     # Even a dry run without problems may differ from the real run, if the command needs hosts that were not opened.
     if not problems and not dry_run_review.lacks_hosts(permitted):
@@ -216,8 +216,8 @@ def _find_obstacle(call: Call, permitted: PermittedCall, report: DryRunReport) -
     dry_run = report.dry_run
     if permitted.dry_run == "on_request":
         return _find_doubt(permitted, report)
-    if dry_run.too_much:
-        return Obstacle(why=f"was ended: {dry_run.too_much}", then="run it directly in the workspace")
+    if dry_run.exceeded_limit:
+        return Obstacle(why=f"was ended: {dry_run.exceeded_limit}", then="run it directly in the workspace")
     if report.result.stall.startswith("listens"):  # "listens on port 8000; …": a server, which would never end
         return Obstacle(why=report.result.stall.partition(";")[0], then="start it as a job", is_server=True)
     # On an overlay, this error means that a file belongs to a group that the overlay cannot represent.
@@ -255,12 +255,12 @@ async def _apply(call: Call, permitted: PermittedCall, report: DryRunReport) -> 
     turn, dry_run, applied = call.turn, report.dry_run, ApplyOutcome()
     if permitted.dry_run == "on_request":
         call.report.remarks.append(f"[The user let it run as a dry run only, which {permitted.network_phrase}.]")
-    if dry_run.too_much:
+    if dry_run.exceeded_limit:
         is_planning = turn.state.mode == "plan"  # plan mode applies nothing anyway, so this is not an error
         if not is_planning:
             turn.denials.append(Denial(call.use, "dropped"))
         output = dry_run_review.dry_run_output(
-            report, f"It was a dry run, and {dry_run.too_much}: nothing was applied.", "discarded"
+            report, f"It was a dry run, and {dry_run.exceeded_limit}: nothing was applied.", "discarded"
         )
         return changed(output, is_error=not is_planning)
     if not dry_run.changes:

@@ -122,7 +122,9 @@ async def _parse_and_ask_hooks(call: Call) -> tuple[Tool, Any, HookAnswer]:
     hooks = await _ask_hooks(call, record)
     if hooks.input is not None:
         call.use, arguments = msgspec.structs.replace(use, input=hooks.input), tool.parse(hooks.input)
-    call.report.record = record  # not earlier, because hooks do not get the result of a call that one of them denied
+    # With a record, hooks also get the result of the call. It is not set earlier, because they must not get the result
+    # of a denied call, for which `_ask_hooks` raises an error.
+    call.report.record = record
     return tool, arguments, hooks
 
 

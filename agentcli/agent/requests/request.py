@@ -184,7 +184,7 @@ async def _stream(turn: Turn, target: RequestTarget, request: llm.Request) -> tu
         return await paid.reply(request, on_event), paid.attempt
     except (asyncio.CancelledError, ProviderError, UserError):
         if text_so_far:
-            turn.answer.is_half = True  # it can be continued, because none of its calls has run
+            turn.answer.is_partial = True  # it can be continued, because none of its calls has run
         raise
     finally:
         blocks.end()
@@ -224,7 +224,10 @@ def prefix_hash(request: llm.Request) -> str:
 
 
 async def store_reply(turn: Turn, target: RequestTarget, reply: llm.Done, attempt: Attempt) -> None:
-    """Store a reply and the start of its calls in one transaction, and publish it. Raises `UserError` for a refusal."""
+    """Store a reply and the start of its calls in one transaction, and publish it.
+
+    Raises `UserError` for a refusal, and if the conversation no longer fits the window.
+    """
     turn.state.model.last_used = target.name
     cost = turn_log.charge_request(turn, target, reply.usage)
     if reply.stop_reason == "refusal":  # it is not stored, and the turn's entries are taken back
@@ -240,7 +243,7 @@ async def store_reply(turn: Turn, target: RequestTarget, reply: llm.Done, attemp
         why = reply.note or "the provider's safety rules"
         raise UserError(f"The model refused to answer ({why}). Your message was removed: rephrase it, or use /model.")
     turn.answer.parts.append(reply.message.text)
-    turn.answer.is_half = False
+    turn.answer.is_partial = False
     turn.log.accepted_count = len(turn.log.entry_ids)  # the provider has accepted all of them
     turn.log.is_retrying = False
     stored = entries.Assistant(

@@ -23,7 +23,7 @@ from agentcli.errors import ConfigError, UsageError, did_you_mean
 from agentcli.extensions.hooks.spec import HookSpec
 from agentcli.extensions.mcp.config import describe_server, server_specs
 from agentcli.extensions.programs import Hooks, Plugins, WorkspacePrograms
-from agentcli.frontends.printable import with_escapes
+from agentcli.frontends.printable import escape_hidden
 from agentcli.frontends.terminal.text.fragments import Fragment, first_rows, plain, rows_of
 from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.safety.secrets.masking import mask
@@ -166,8 +166,8 @@ def review_project(config: Config, on_notice: Callable[[str], None]) -> ProjectR
         texts.append(f"{describe_server(server)}{note}")
     texts += _describe_additions(config, trusted, files, hooks, [server.name for server in project_servers])
     names = ", ".join([*map(str, files), *sorted(path for path, digest in program_digests.items() if digest)])
-    # `with_escapes` makes hidden characters visible: nothing in the files may look different from what it is.
-    text = with_escapes("\n".join((*texts, f"The project's files: {names}")))
+    # `escape_hidden` makes hidden characters visible: nothing in the files may look different from what it is.
+    text = escape_hidden("\n".join((*texts, f"The project's files: {names}")))
     return ProjectReview(text, names, file_digests | program_digests)
 
 

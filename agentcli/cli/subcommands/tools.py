@@ -29,7 +29,7 @@ from agentcli.cli.output import echo, warn
 from agentcli.cli.subcommands import shared
 from agentcli.errors import ToolError, UsageError
 from agentcli.frontends.json_input import InputLines
-from agentcli.frontends.printable import with_escapes
+from agentcli.frontends.printable import escape_hidden
 from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.llm.messages import ToolResult, ToolUse
 from agentcli.safety.commands.records import CommandAnalysis, Effects, Segment
@@ -320,4 +320,4 @@ class CommandExplainer:
         # Only `call_effects` warns of leaving the sandbox. Else it would repeat the reason, which the first line has.
         effects = call_effects(facts, decision) if decision.runs_outside else command_effects(facts, analysis)
         lines += [f"  {line}" for line in effects.lines]
-        return "\n".join(map(with_escapes, lines))
+        return "\n".join(map(escape_hidden, lines))

@@ -103,11 +103,11 @@ def pick_excerpts(
                 break
     lines = []
     for number, positions in groupby(sorted(picked), key=lambda position: sentences[position].entry):
-        of_entry = [*positions]
-        text = sentences[of_entry[0]].text
-        for before, position in pairwise(of_entry):
+        entry_positions = [*positions]
+        text = sentences[entry_positions[0]].text
+        for before, position in pairwise(entry_positions):
             text += f"{' ' if position == before + 1 else ' … '}{sentences[position].text}"
-        lines.append(f"{sentences[of_entry[0]].speaker} [#{number}]: {text}")
+        lines.append(f"{sentences[entry_positions[0]].speaker} [#{number}]: {text}")
     return lines
 
 

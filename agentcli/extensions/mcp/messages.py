@@ -28,7 +28,7 @@ class MessageReader:
             return _sdk_reader.validate_json(data, by_name=by_name)
         except ValidationError as error:
             try:
-                text = _replace_surrogates(data)
+                text = _replace_lone_surrogates(data)
             except RecursionError:  # it is nested too deeply
                 raise error from None
         try:
@@ -43,11 +43,11 @@ class MessageReader:
             raise
 
 
-def _replace_surrogates(data: str | bytes) -> str:
-    """Return a JSON text in which U+FFFD replaces each half of a surrogate pair. Raises `ValueError`."""
+def _replace_lone_surrogates(data: str | bytes) -> str:
+    """Return a JSON text in which U+FFFD replaces each surrogate without its other half. Raises `ValueError`."""
     text = data.decode(errors="replace") if isinstance(data, bytes) else data
-    text = json.dumps(json.loads(text), ensure_ascii=False)  # decodes escapes such as `\ud83d`
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    text = json.dumps(json.loads(text), ensure_ascii=False)  # decodes escapes: `\ud83d\ude00` becomes 😀
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # a lone `\ud83d` becomes U+FFFD
 
 
 def fault_of(error: ValidationError) -> str:

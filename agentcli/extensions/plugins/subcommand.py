@@ -19,7 +19,7 @@ from agentcli.extensions.plugins.store import PluginStore
 from agentcli.extensions.skills.find import find_skill_folders, plugin_skill_folders
 from agentcli.extensions.skills.skill import Skill, read_skill, split_frontmatter, tool_rules
 from agentcli.extensions.user_commands import SHELL_COMMAND
-from agentcli.frontends.printable import with_escapes
+from agentcli.frontends.printable import escape_hidden
 from agentcli.safety.secrets.masking import mask
 from agentcli.settings.files import read_small_file
 from agentcli.settings.load import Config
@@ -80,7 +80,7 @@ def update(name: Name, yes: Yes = False) -> None:
 
 def _confirm_trust(plugin: Plugin, *, yes: bool) -> bool:
     """Show what a plugin adds, and return True if the person trusts it. Raises `UsageError` if nobody can be asked."""
-    echo(with_escapes(mask("\n".join(describe_plugin(plugin, configuration())))))
+    echo(escape_hidden(mask("\n".join(describe_plugin(plugin, configuration())))))
     if not yes and not sys.stdin.isatty():
         raise UsageError("Nothing was changed, because nobody can be asked here. If you trust this plugin, add --yes.")
     return yes or typer.confirm(f"Trust {plugin.name} and use all this?")

@@ -188,8 +188,8 @@ def skill_folders(
     folders = [SearchedFolder(folder, "user") for folder in added]
     if config.project.is_allowed or with_untrusted:
         folders += [SearchedFolder(folder, "project", root) for folder in definition_folders(config.cwd, SKILL_FOLDERS)]
-    of_user = (config.paths.config / "skills", home / ".agents/skills", home / ".claude/skills")
-    folders += [SearchedFolder(folder, "user") for folder in of_user if folder.is_dir()]
+    user_folders = (config.paths.config / "skills", home / ".agents/skills", home / ".claude/skills")
+    folders += [SearchedFolder(folder, "user") for folder in user_folders if folder.is_dir()]
     folders += plugin_skill_folders(plugins)
     package = Path(__file__).parents[2]
     bundled = package / "bundled_skills"  # in the wheel

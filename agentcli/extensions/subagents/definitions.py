@@ -84,10 +84,10 @@ class Agents(Struct, kw_only=True, dict=True):
         if self.plugins.is_bare:  # the caller wants nothing that it has not named itself
             return []
         config = self.plugins.config
-        of_project = definition_folders(config.cwd, AGENT_FOLDERS) if config.project.is_allowed else []
-        of_user = (config.paths.config / "agents", home_of(config.environment) / ".claude/agents")
-        folders = [(folder, "project") for folder in of_project]
-        return folders + [(folder, "user") for folder in of_user if folder.is_dir()]
+        project_folders = definition_folders(config.cwd, AGENT_FOLDERS) if config.project.is_allowed else []
+        user_folders = (config.paths.config / "agents", home_of(config.environment) / ".claude/agents")
+        folders = [(folder, "project") for folder in project_folders]
+        return folders + [(folder, "user") for folder in user_folders if folder.is_dir()]
 
     @cached_property
     def definitions(self) -> dict[str, AgentDefinition]:

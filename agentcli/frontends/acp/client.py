@@ -22,7 +22,7 @@ from agentcli.frontends.acp.messages import ClientCapabilities
 from agentcli.frontends.acp.rpc import INTERNAL_ERROR, Connection, RpcError
 from agentcli.frontends.choices import Choice, choices_for
 from agentcli.frontends.hosts import ScreenlessHost, SessionOpener
-from agentcli.frontends.printable import fenced, with_escapes
+from agentcli.frontends.printable import escape_hidden, fenced
 from agentcli.tools.command import Grants
 from agentcli.tools.sandbox import Sandbox
 from agentcli.tools.text.encoding import BOM
@@ -283,13 +283,13 @@ class ClientQuestions:
                     content += [*changes["content"], *updates.hidden_characters(preview)]
                     call["locations"] = changes["locations"]
                 elif preview:
-                    content.append(updates.code_content(with_escapes(preview), "sh" if use.name == "bash" else ""))
+                    content.append(updates.code_content(escape_hidden(preview), "sh" if use.name == "bash" else ""))
             case Question(title=words) if words != call["title"]:  # `plain_title` has shortened it to one plain line
-                content = [updates.text_content(with_escapes(words))]
+                content = [updates.text_content(escape_hidden(words))]
             case PlanApproval(preview=preview):
                 call["kind"] = "switch_mode"
-                content = [updates.text_content(with_escapes(preview))]
-        why = " · ".join(with_escapes(text) for text in (*question.effects, question.reason) if text)
+                content = [updates.text_content(escape_hidden(preview))]
+        why = " · ".join(escape_hidden(text) for text in (*question.effects, question.reason) if text)
         if use.input:
             call["rawInput"] = use.input
         return {**call, "content": [*([updates.text_content(why)] if why else []), *content]}
@@ -321,7 +321,7 @@ def _option_for(choice: Choice) -> dict[str, str]:
     # The mode "default" asks before each edit, so it allows nothing beyond this answer.
     allows_more = answer and (answer.mode not in ("", "default") or answer.scope in ("session", "always"))
     kind = "allow_always" if allows_more else "allow_once" if choice.is_yes else "reject_once"
-    return option(choice.id, f"{choice.label}: {with_escapes(choice.rule)}" if choice.rule else choice.label, kind)
+    return option(choice.id, f"{choice.label}: {escape_hidden(choice.rule)}" if choice.rule else choice.label, kind)
 
 
 class ClientHost(ScreenlessHost):

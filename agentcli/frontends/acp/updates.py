@@ -10,7 +10,7 @@ from agentcli.agent import events
 from agentcli.agent.state import SessionSnapshot, todo_items
 from agentcli.conversation.entries import Assistant, Entry, Result, User
 from agentcli.conversation.mentions import typed_blocks
-from agentcli.frontends.printable import fenced, with_escapes
+from agentcli.frontends.printable import escape_hidden, fenced
 from agentcli.llm.messages import Block, Image, Text, Thinking, ToolResult, ToolUse
 from agentcli.patterns import lazy_pattern
 from agentcli.tools.observation import call_title
@@ -187,7 +187,7 @@ def call_id(agent_id: str, id: str) -> str:
 
 def plain_title(title: str, name: str = "") -> str:
     """Return a call's title as one plain line. Markup is removed from prose, but not from commands and patterns."""
-    title = " ".join(with_escapes(title).split())
+    title = " ".join(escape_hidden(title).split())
     return _MARKUP.sub(r"\1", title) if name in _PROSE_TOOLS else title
 
 
@@ -227,13 +227,13 @@ def changes_content(text: str, cwd: Path) -> list[dict[str, Any]]:
     """Convert the changes of a dry run to content: the diffs of files, and any text before them."""
     content: list[dict[str, Any]] = []
     for part in split_files(text):
-        content += _diffs(part, cwd) if path_of(part) else [code_content(with_escapes(part))]
+        content += _diffs(part, cwd) if path_of(part) else [code_content(escape_hidden(part))]
     return [*content, *hidden_characters(text)]
 
 
 def hidden_characters(diff: str) -> list[dict[str, Any]]:
     """Return a diff a second time, with its hidden characters escaped; empty if an editor shows all of them."""
-    shown = with_escapes(diff)
+    shown = escape_hidden(diff)
     if shown == diff.replace("\r\n", "\n"):
         return []
     why = "The diff has invisible or misleading characters. Here they are escaped:"

@@ -29,7 +29,7 @@ from agentcli.conversation.history import title_of
 from agentcli.errors import UsageError
 from agentcli.frontends.export import markdown as markdown_export
 from agentcli.frontends.json_output import wire_messages
-from agentcli.frontends.printable import with_symbols
+from agentcli.frontends.printable import replace_hidden
 from agentcli.llm.messages import Base64Source
 from agentcli.version import __version__
 
@@ -127,11 +127,12 @@ def html_page(title: str, body: str) -> str:
 
 def line(text: str) -> str:
     """Return untrusted text for a page, in one line."""
-    return _text(" ".join(text.split()))
+    return _escaped(" ".join(text.split()))
 
 
-def _text(text: str) -> str:
-    return escape(with_symbols(text))
+def _escaped(text: str) -> str:
+    """Return untrusted text for a page, with visible symbols for control characters and other hidden ones."""
+    return escape(replace_hidden(text))
 
 
 def _format_item(item: markdown_export.Item) -> Iterator[str]:
@@ -139,11 +140,11 @@ def _format_item(item: markdown_export.Item) -> Iterator[str]:
         case markdown_export.PromptItem(time, text, images, attached):
             more = f" · with {line(', '.join(attached))}" if attached else ""
             yield f'<div class="meta">{markdown_export.format_time(time)}{more}</div>'
-            yield f'<div class="prompt">{_text(text)}</div>'
+            yield f'<div class="prompt">{_escaped(text)}</div>'
             yield from _images(images)
         case markdown_export.Reply() as reply:
             yield _folded("Thinking", reply.thinking)
-            rendered: str = markdown().render(with_symbols(reply.text))
+            rendered: str = markdown().render(replace_hidden(reply.text))
             yield rendered.replace("<a href=", '<a rel="noopener noreferrer nofollow" href=')
             for call in reply.calls:
                 yield from _format_call(call)
@@ -152,19 +153,19 @@ def _format_item(item: markdown_export.Item) -> Iterator[str]:
             cost = markdown_export.format_cost(reply.body.cost_usd)
             yield f'<div class="meta">{line(reply.model)} · {took} · {cost}{cut}</div>'
         case markdown_export.Remark(text, detail):
-            yield f'<div class="remark">{_text(text)}</div>{_folded("Its text", detail)}'
+            yield f'<div class="remark">{_escaped(text)}</div>{_folded("Its text", detail)}'
 
 
 def _folded(title: str, text: str) -> str:
     """Return a text that a click on its title unfolds; empty if there is no text. The title is not escaped."""
-    return f"<details><summary>{title}</summary><div>{_text(text)}</div></details>" if text else ""
+    return f"<details><summary>{title}</summary><div>{_escaped(text)}</div></details>" if text else ""
 
 
 def _format_call(call: markdown_export.CallItem) -> Iterator[str]:
     sign, attribute = ("✗", ' class="failed"') if call.is_failed else ("✓", "")
     outcome = f" <small>{line(call.outcome)}</small>" if call.outcome else ""
     yield f"<details{attribute}><summary>{sign} {line(call.title)}{outcome}</summary>"
-    yield f"<pre>{''.join(_diff(call.diff)) if call.diff else _text(call.text)}</pre>"
+    yield f"<pre>{''.join(_diff(call.diff)) if call.diff else _escaped(call.text)}</pre>"
     yield from _images(call.images)
     yield "</details>"
 
@@ -173,7 +174,7 @@ _LINE_CLASSES = {"+": "add", "-": "del", "@": "hunk"}  # a line's first characte
 
 
 def _diff(diff: str) -> Iterable[str]:
-    for text in with_symbols(diff).rstrip("\n").split("\n"):
+    for text in replace_hidden(diff).rstrip("\n").split("\n"):
         kind = "hunk" if text.startswith(("+++ ", "--- ")) else _LINE_CLASSES.get(text[:1], "")
         yield f'<span class="{kind}">{escape(text)}</span>\n' if kind else f"{escape(text)}\n"
 

@@ -17,7 +17,7 @@ from agentcli.conversation import entries
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.history import calls_in, counted, text_of
 from agentcli.conversation.mentions import typed_blocks
-from agentcli.frontends.printable import fenced, with_symbols
+from agentcli.frontends.printable import fenced, replace_hidden
 from agentcli.llm.messages import Base64Source, Block, Document, Image, Text, Thinking, ToolUse
 from agentcli.tools.observation import call_title
 
@@ -213,16 +213,16 @@ def _format_item(item: Item) -> Iterator[str]:
                 yield from _format_call(call)
         case Remark(text, detail):
             yield f"> **Note:** {_line(text)}"
-            yield _folded("Its text", with_symbols(detail)) if detail else ""
+            yield _folded("Its text", replace_hidden(detail)) if detail else ""
 
 
 def _format_call(call: CallItem) -> Iterator[str]:
     outcome = f" · {_line(call.outcome)}" if call.outcome else ""
     yield f"{'✗' if call.is_failed else '✓'} **{_line(call.title)}**{outcome}"
     if call.diff:
-        yield fenced(with_symbols(call.diff), "diff")
+        yield fenced(replace_hidden(call.diff), "diff")
     elif call.text.strip():
-        yield _folded("Result", with_symbols(call.text))
+        yield _folded("Result", replace_hidden(call.text))
 
 
 def _folded(title: str, text: str) -> str:
@@ -240,7 +240,7 @@ _TAG = re.compile(r"(`+)(?!`).+?(?<!`)\1(?!`)|<(?=[/!?A-Za-z])")  # a whole code
 def safe_markdown(text: str) -> str:
     """Return untrusted Markdown with its HTML tags escaped and its last code block closed."""
     lines, open_fence = [], ""
-    for line in with_symbols(text).split("\n"):
+    for line in replace_hidden(text).split("\n"):
         fence = _FENCE.match(line)
         if not open_fence:
             open_fence = fence[1] if fence else ""
@@ -258,7 +258,7 @@ def _quoted(text: str) -> str:
 
 def _line(text: str) -> str:
     """Return untrusted text in one line, with markup escaped."""
-    text = html.escape(" ".join(with_symbols(text).split()), quote=False)
+    text = html.escape(" ".join(replace_hidden(text).split()), quote=False)
     return re.sub(r"([\\`*_{}\[\]|~])", r"\\\1", text)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from agentcli.agent import events
 from agentcli.agent.commands.command import SlashCommand
 from agentcli.agent.interfaces import StreamStatus
-from agentcli.agent.loop import half_answer, is_unanswered
+from agentcli.agent.loop import is_unanswered, partial_answer
 from agentcli.agent.ops import GoOn, Pause, Prompt, RunQueued, SetModel, Steer
 from agentcli.agent.result import ResultBuilder
 from agentcli.background import start_in_background
@@ -75,7 +75,7 @@ class HostedSession:
         self._follower = asyncio.create_task(self._follow(session.subscribe_batches()))
         # Otherwise the turn ran in a terminal, without this stream, and has ended.
         self._writer.change_note(is_turn_open=is_turn_open and (was_running or session.is_busy))
-        lacks_reply = conversation.unstarted_calls or is_unanswered(conversation) or half_answer(conversation)
+        lacks_reply = conversation.unstarted_calls or is_unanswered(conversation) or partial_answer(conversation)
         continues_turn = was_running and is_turn_open and bool(lacks_reply)
         offered = [command.name for command in self._host.commands if command.name not in NOT_OFFERED]
         for question in session.open_questions.values():  # the terminal of a shared session asked them earlier

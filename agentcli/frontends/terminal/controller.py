@@ -236,7 +236,7 @@ class TerminalController(OpenerHost):
             if parsed is None:
                 content = typed.insert_images(self._opener.attach(text, self.session, typed=shown))
                 self._sent.append((content, typed))
-                self._send(content, shown=shown, queue=queue)
+                self._send(content, shown_text=shown, queue=queue)
                 if notice := missing_files_notice(shown, self.session.snapshot().workspace.cwd):
                     self.view.print_line(notice, "warning")
                 return
@@ -259,7 +259,7 @@ class TerminalController(OpenerHost):
             case AsPrompt(text, model, foreign_texts):  # in texts by others, `@file` attaches nothing
                 content = (*self._opener.attach(text, self.session, typed=text), *foreign_texts)
                 self._sent.append((content, TypedText(f"/{command.name} {argument}".rstrip())))
-                self._send(content, shown="", queue=queue, model=model)  # the typed command is printed already
+                self._send(content, shown_text="", queue=queue, model=model)  # the typed command is printed already
             case None:
                 self.view.print_line(f"/{command.name} was interrupted.", "warning")
             case _ if outcome:
@@ -269,11 +269,11 @@ class TerminalController(OpenerHost):
         if not self.session.is_busy:
             self._terminal.show_prompt_sign()
 
-    def _send(self, content: tuple[Block, ...], *, shown: str, queue: bool, model: str = "") -> None:
-        """Submit a message. It is printed (`shown`) at once only if no turn runs, else when the model receives it."""
+    def _send(self, content: tuple[Block, ...], *, shown_text: str, queue: bool, model: str = "") -> None:
+        """Submit a message. If no turn runs, print `shown_text`; else the message is printed when the model gets it."""
         is_steering = self.session.is_busy and not queue and not model  # a turn keeps its model
-        if shown and not self.session.is_busy:
-            self.view.begin_prompt(shown)
+        if shown_text and not self.session.is_busy:
+            self.view.begin_prompt(shown_text)
         self._unsent = ()
         self.session.submit(Steer(content) if is_steering else Prompt(content, model))
 
@@ -284,7 +284,7 @@ class TerminalController(OpenerHost):
         if self.session.is_busy:
             self.session.submit(GoOn())  # only a turn that waits for MCP servers is affected
         elif self._unsent:
-            self._send(self._unsent, shown=message_text(self._unsent), queue=False)
+            self._send(self._unsent, shown_text=message_text(self._unsent), queue=False)
         elif self.session.snapshot().conversation.queue.follow_ups:
             self.session.submit(RunQueued())
         elif self._can_continue:

@@ -37,18 +37,19 @@ class Dialogs:
         self._console, self._controller, self._composer = console, controller, composer
         self._area, self._view, self._notify = composer.area, controller.view, notify
         self._picker: Picker | None = None
-        self._list_result: asyncio.Future[int | None] | None = None  # of `_picker`; None if it is closed
+        self._list_result: asyncio.Future[int | None] | None = None  # the option picked in `_picker`
         self.purpose: Purpose = "prompt"
-        self._secret_result: asyncio.Future[str | None] | None = None  # of `ask_secret`
+        self._secret_result: asyncio.Future[str | None] | None = None  # the text that `ask_secret` waits for
         self._panels: list[QuestionPanel] = []  # the open questions; the first one is shown
         self._shown_panel: QuestionPanel | None = None  # the question whose subject is the last thing that was printed
         self._answered_panel: QuestionPanel | None = None  # it stays on the screen for `LINGER_S`
         self._shown_at = self._answered_at = self._typed_at = 0.0  # by `time.monotonic()`
         self._enter_answers = True  # False after a typed command was set aside: another Enter is meant to send it
         self.is_writing_message = False  # True while a question waits until the person has written a message
+        # It holds back letters that may still be a choice's key.
         self._letters = TypedLetters(console, decide=self.decide, begin_text=self._begin_answer_or_message)
         self._draft = ""  # a prompt that questions hide
-        self._text_before_answer = ""  # in the input
+        self._text_before_answer = ""  # what the input contained before an answer was typed there
         self._area.buffer.on_text_changed += self._text_changed
 
     @property
@@ -193,7 +194,8 @@ class Dialogs:
         self._ignore_answers(KEY_ALONE_S)  # a second Enter is not an answer
         self._set_draft_aside()
 
-    def _set_draft_aside(self) -> None:  # `_restore_draft` brings it back
+    def _set_draft_aside(self) -> None:
+        """Empty the input while a question takes the keys; `_restore_draft` brings the text back."""
         if self.takes_keys:
             self._area.takes_prompt = False
             if text := self._area.buffer.text:
@@ -248,6 +250,7 @@ class Dialogs:
         self.start_answer(panel.text_purpose, text or (panel.review.comment if panel.review else ""))
 
     def paste(self, data: str) -> None:
+        """Begin an answer or a message with the paste; a letter that was held back is its beginning, and no answer."""
         self._begin_answer_or_message(self._letters.held)
         self._letters.forget_held()
         self._composer.paste(data)

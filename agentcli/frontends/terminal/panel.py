@@ -12,7 +12,7 @@ from agentcli.agent.permissions.modes import MODE_TEXTS, parse_mode
 from agentcli.agent.permissions.rules import Rule, parse_rules
 from agentcli.errors import UsageError
 from agentcli.frontends.choices import Choice, choices_for, heading_for, yes_or_no
-from agentcli.frontends.printable import with_escapes
+from agentcli.frontends.printable import escape_hidden
 from agentcli.frontends.terminal import reviews
 from agentcli.frontends.terminal.text.fragments import Fragment, Row, clipped, in_rows, rows_of, with_spaces, wrapped
 from agentcli.llm.messages import ToolUse
@@ -208,21 +208,21 @@ class QuestionPanel:
             yes += f" · {len(answer.hunks)} of {len(question.hunks)} {reviews.hunk_word(question)}s"
         mark = ("ok", "✓") if answer.allowed else ("error", "✗")
         agent = "" if question.agent_id == "main" else f"{question.agent_id}: "
-        shown_subject = f" · {with_escapes(agent + ' '.join(subject.split()))}" if subject else ""
+        shown_subject = f" · {escape_hidden(agent + ' '.join(subject.split()))}" if subject else ""
         line = clipped([mark, ("", f" {yes if answer.allowed else no}"), ("muted", shown_subject)], columns)
-        line.append(("muted", f" · “{with_escapes(comment)}”" if comment else ""))
+        line.append(("muted", f" · “{escape_hidden(comment)}”" if comment else ""))
         return [*wrapped(line, columns, hang=2), ("", "\n")]
 
     def preview(self, columns: int, *, is_whole: bool = False) -> list[Fragment]:
         """Return who asks, the effects, then all of the command, the arguments or the diff (see `MAX_DIFF_ROWS`)."""
         head, question = [*wrapped(self._headline(), columns, hang=2), ("", "\n")], self.question
         if self._asker:
-            head = [*clipped([("accent", with_escapes(self._asker))], columns), ("", "\n"), *head]
+            head = [*clipped([("accent", escape_hidden(self._asker))], columns), ("", "\n"), *head]
         match question:
             case events.PlanApproval(preview=text):
                 text = text.replace("\r\n", "\n")
                 # The plan was printed above, but without the characters that are escaped here.
-                return [] if with_escapes(text) == text else [("", f"{with_escapes(text).rstrip()}\n")]
+                return [] if escape_hidden(text) == text else [("", f"{escape_hidden(text).rstrip()}\n")]
             case events.ChangesApproval():
                 command = str(question.call.input.get("command", question.call.name))
                 shown = _marked_lines(command, "$ ", "  ", columns=columns)
@@ -246,19 +246,19 @@ class QuestionPanel:
         if isinstance(question, events.CallApproval):
             is_grave = bool(question.grave)
             effects = [
-                ("bold error" if text in question.grave else "", with_escapes(text)) for text in question.effects
+                ("bold error" if text in question.grave else "", escape_hidden(text)) for text in question.effects
             ]
             if call.name == "bash":  # the command itself is printed below
                 separator = "\n  "
                 (role, text), *others = effects or [("", "run a command")]
                 head = (role or "bold", text[:1].upper() + text[1:])
             else:
-                head, others = ("bold", with_escapes(call_title(call.name, call.input))), effects
+                head, others = ("bold", escape_hidden(call_title(call.name, call.input))), effects
         else:
             is_grave = any(change.kind == "deleted" or change.permanent_loss for change in question.changes)
             title = f"Dry run: {count_changes(question.changes)}" if question.changes else self._title
-            head = ("bold error" if is_grave else "bold", with_escapes(title))
-            others = [("muted", with_escapes(question.reason))] if question.reason else []
+            head = ("bold error" if is_grave else "bold", escape_hidden(title))
+            others = [("muted", escape_hidden(question.reason))] if question.reason else []
         more = [fragment for part in others for fragment in (("muted", separator), part)]
         return [("bold error" if is_grave else "bold", "? "), head, *more]
 
@@ -313,8 +313,8 @@ class QuestionPanel:
         try:
             rules = parse_rules(self.rule)
         except UsageError:
-            return with_escapes(self.rule).replace("\n", "␊")
-        return with_escapes(" and ".join(map(_covered_calls, rules))).replace("\n", "␊")
+            return escape_hidden(self.rule).replace("\n", "␊")
+        return escape_hidden(" and ".join(map(_covered_calls, rules))).replace("\n", "␊")
 
     def _rule_rows(self, columns: int) -> list[Row]:
         """Return the rule in at most `MAX_RULE_ROWS` rows; a longer one is cut, because `preview` has all of it."""
@@ -368,7 +368,7 @@ def _is_title_complete(call: ToolUse) -> bool:
 
 def _marked_lines(text: str, first: str, others: str, role: str = "", *, columns: int) -> list[Fragment]:
     """Lay out a text, its lines after the mark `first` or `others`; the further rows of a line are indented more."""
-    lines = enumerate(with_escapes(text.rstrip("\n")).split("\n"))
+    lines = enumerate(escape_hidden(text.rstrip("\n")).split("\n"))
     rows = [(role, f"  {others if n else first}{with_spaces(line)[0]}\n") for n, line in lines]
     return wrapped(rows, columns, hang=6)
 

@@ -7,7 +7,7 @@ from functools import cached_property, lru_cache
 from agentcli.agent.events import AnyQuestion
 from agentcli.agent.ops import Approve
 from agentcli.frontends.choices import Choice
-from agentcli.frontends.printable import with_escapes
+from agentcli.frontends.printable import escape_hidden
 from agentcli.frontends.terminal.text.code import diff_fragments
 from agentcli.frontends.terminal.text.fragments import Row, clipped, in_rows, lines_of, row_width, with_spaces, wrapped
 from agentcli.tools.command import ChangeSummary
@@ -120,7 +120,7 @@ class PlanComments:
 
     @cached_property
     def _lines(self) -> list[str]:
-        return with_escapes(self._question.preview.replace("\r\n", "\n")).rstrip().split("\n")
+        return escape_hidden(self._question.preview.replace("\r\n", "\n")).rstrip().split("\n")
 
     @property
     def comment(self) -> str:
@@ -140,7 +140,7 @@ class PlanComments:
             mark, role = (MARK, "selected") if number == self._marked_line else (NO_MARK, "")
             row: Row = [mark, ("line_number", f" {number + 1:>{digits}}  "), (role, with_spaces(line)[0])]
             rows += in_rows(row, columns, hang=digits + 4)  # 4: the mark and the blanks beside the number
-            if comment := " ".join(with_escapes(self.comments.get(number, "")).split()):
+            if comment := " ".join(escape_hidden(self.comments.get(number, "")).split()):
                 rows += in_rows([("warning", f"{' ' * (digits + 4)}↳ {comment}")], columns, hang=digits + 6)
         self.page_rows = max(1, max_rows - 2)
         # Both calls return two values: here, the marked row's number and the rows to show are needed.
@@ -174,7 +174,7 @@ def change_text(text: str, change: ChangeSummary, columns: int, *, is_brief: boo
     shown: Row = []
     for part in split_files(text):
         path, file_lines = path_of(part), part.split("\n", 2)[:2]
-        name, *notes = with_escapes(path or part.strip()).split("\n")  # without a path, the part describes the change
+        name, *notes = escape_hidden(path or part.strip()).split("\n")  # without a path, the part describes the change
         # The kind is that of a single file or of a whole folder; each file of a changed folder has its own lines.
         is_deleted = change.kind == "deleted" or "+++ /dev/null" in file_lines
         is_new = change.kind == "created" or "--- /dev/null" in file_lines

@@ -305,24 +305,24 @@ class SessionStatus:
         """Read all figures again, and once more when jobs may have ended or the provider's cache has expired."""
         if self._session is None:
             return
-        now = self._session.snapshot()
-        reply = now.conversation.last_reply
+        snapshot = self._session.snapshot()
+        reply = snapshot.conversation.last_reply
         cache_lives_s = math.inf  # the provider forgets a long conversation some time after its last reply
-        if reply is not None and now.context_tokens >= LONG_CONTEXT_TOKENS:
+        if reply is not None and snapshot.context_tokens >= LONG_CONTEXT_TOKENS:
             cache_lives_s = reply.time + TIME_TO_LIVE_S - time.time()
-        before, self.status = self.status, self._read(now, is_cold=cache_lives_s <= 0)
+        before, self.status = self.status, self._status_of(snapshot, is_cold=cache_lives_s <= 0)
         if self.status != before:
             self._terminal.draw_soon()
         self.stop_timer()
         wait_s = cache_lives_s + 1 if cache_lives_s > 0 else math.inf  # no check once the cache has expired
-        if self._print_job_ends(now) or self.status.jobs:  # an end must be printed later, or jobs still run
+        if self._print_job_ends(snapshot) or self.status.jobs:  # an end must be printed later, or jobs still run
             wait_s = JOB_CHECK_S
         if wait_s < math.inf:
             self._timer = asyncio.get_running_loop().call_later(wait_s, self.refresh)
 
-    def _print_job_ends(self, now: SessionSnapshot) -> bool:
+    def _print_job_ends(self, snapshot: SessionSnapshot) -> bool:
         """Print the ends of jobs; return True if one must be printed later."""
-        jobs = now.workspace.sandbox.jobs.list() if now.workspace.is_open() else ()
+        jobs = snapshot.workspace.sandbox.jobs.list() if snapshot.workspace.is_open() else ()
         ended = [job for job in jobs if not job.is_running and job.id not in self._reported_jobs]
         self._reported_jobs |= {job.id for job in ended if self._view.print_job_end(job)}
         return any(job.id not in self._reported_jobs for job in ended)
@@ -331,22 +331,22 @@ class SessionStatus:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _read(self, now: SessionSnapshot, *, is_cold: bool) -> Status:
+    def _status_of(self, snapshot: SessionSnapshot, *, is_cold: bool) -> Status:
         """Return the figures; if the cache `is_cold`, with the price of reading the conversation without it."""
-        info, tokens, cold_usd = self._opener.model_info(now.model), now.context_tokens, None
+        info, tokens, cold_usd = self._opener.model_info(snapshot.model), snapshot.context_tokens, None
         if is_cold and info.prices is not None and info.prices.cache_read is not None:
             usd_per_token, _ = info.prices.max_rates(tokens)
             cold_usd = tokens * usd_per_token
-        cwd = os.fsencode(now.workspace.cwd).decode(errors="replace")
-        budget = now.max_budget_usd
+        cwd = os.fsencode(snapshot.workspace.cwd).decode(errors="replace")
+        budget = snapshot.max_budget_usd
         return Status(
             model=info.name,
-            mode=now.mode,
-            effort=now.effort or "",
+            mode=snapshot.mode,
+            effort=snapshot.effort or "",
             use=SessionUse(
-                tokens=tokens, window=info.window, cost_usd=now.cost_usd, budget_usd=budget, cold_usd=cold_usd
+                tokens=tokens, window=info.window, cost_usd=snapshot.cost_usd, budget_usd=budget, cold_usd=cold_usd
             ),
-            place=SessionPlace(now.id, cwd, git_branch(self._opener.root) or ""),
-            jobs=len(now.workspace.running_jobs()),
+            place=SessionPlace(snapshot.id, cwd, git_branch(self._opener.root) or ""),
+            jobs=len(snapshot.workspace.running_jobs()),
             is_busy=self._session is not None and self._session.is_busy,
         )

@@ -232,7 +232,8 @@ def _condition_problem(fields: Sequence[Field], check: ReadCheck) -> str:
     for field in fields:
         if field.text.startswith("-") and field.text not in harmless:
             return f"the test {field.text} is not known to only look"
-    return check.problem([field for test, field in pairwise(fields) if test.text in _TESTS_OF_FILES], shows="facts")
+    tested_files = [field for test, field in pairwise(fields) if test.text in _TESTS_OF_FILES]
+    return check.problem(tested_files, shows="facts")  # about the paths, nothing of the contents
 
 
 def _ps_problem(arguments: Sequence[Field], check: ReadCheck) -> str:

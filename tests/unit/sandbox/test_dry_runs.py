@@ -691,14 +691,14 @@ async def test_what_changes_or_takes_too_much_is_ended_and_dropped(base: Path) -
     many = Command("for i in {1..30}; do echo $i >$i; done; echo said; exit 3", base / "ws", timeout_s=20)
     async with discarding(await runs.run(many)) as tried:
         assert (tried.result.output, tried.result.exit_code, tried.changes) == ("said\n", 3, ())
-        assert "more than 20 files" in tried.too_much
+        assert "more than 20 files" in tried.exceeded_limit
     small = dry_runs(base, US, limits=DryRunLimits(max_bytes=1_000_000))
     much = Command("head -c 1100000 /dev/zero >zero", base / "ws", timeout_s=20)
     async with discarding(await small.run(much)) as tried:
-        assert "1 MB" in tried.too_much
+        assert "1 MB" in tried.exceeded_limit
     endless = Command("echo said; cat /dev/zero >zero", base / "ws", timeout_s=60)
     async with discarding(await small.run(endless)) as tried:
-        assert (tried.result.output, tried.too_much) == ("said\n", "it wrote more than 1 MB")
+        assert (tried.result.output, tried.exceeded_limit) == ("said\n", "it wrote more than 1 MB")
     assert tree_of(base / "ws") == before
     assert_nothing_left(base)
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from agentcli.frontends.printable import MAX_LINE_ENDS, PrintableStream, printable, with_escapes, with_symbols
+from agentcli.frontends.printable import MAX_LINE_ENDS, PrintableStream, escape_hidden, printable, replace_hidden
 from tests.properties import examples
 from tests.rows import each_row
 
@@ -22,7 +22,7 @@ def streamed(text: str, size: int = 1) -> str:
     return "".join(stream.feed(text[at : at + size]) for at in range(0, len(text), size)) + stream.close()
 
 
-ways = pytest.mark.parametrize("shown", [printable, with_escapes, streamed])
+ways = pytest.mark.parametrize("shown", [printable, escape_hidden, streamed])
 
 STEERING = [
     "\x1b[2J\x1b[H", "\x1b]0;title\x07", "\x1b]52;c;cm0gLXJm\x1b\\", "\x1b]8;;http://x.test\x1b\\link\x1b]8;;\x1b\\",
@@ -42,7 +42,7 @@ def test_nothing_that_steers_a_terminal_is_left(shown: Callable[[str], str], tex
 @pytest.mark.parametrize("text", STEERING[:11])
 def test_of_a_whole_sequence_a_text_shows_nothing_and_a_request_all(text: str) -> None:
     assert printable(f"a{text.replace('link', '')}b") == "ab"
-    assert with_escapes(f"a{text}b") == f"a{text}b".encode("unicode_escape").decode().replace("\\\\", "\\")
+    assert escape_hidden(f"a{text}b") == f"a{text}b".encode("unicode_escape").decode().replace("\\\\", "\\")
 
 
 @ways
@@ -85,7 +85,7 @@ def test_in_text_what_shows_nothing_goes(shown: Callable[[str], str], hidden: st
     "hidden", "\u200b\u200c\u200d\ufeff\u00ad\u2060\ufe00\U000e0041\U000e01ef\u2028\u202e\u200e\ufff9\u3164\u2800\u206a"
 )
 def test_in_a_request_each_character_that_shows_nothing_is_an_escape(hidden: str) -> None:
-    assert with_escapes(f"rm a{hidden}b") == "rm a" + hidden.encode("unicode_escape").decode() + "b"
+    assert escape_hidden(f"rm a{hidden}b") == "rm a" + hidden.encode("unicode_escape").decode() + "b"
 
 
 @pytest.mark.parametrize("shown", [printable, streamed])
@@ -95,19 +95,19 @@ def test_a_letter_that_passes_for_a_latin_one_is_seen(shown: Callable[[str], str
 
 
 def test_in_a_document_each_of_them_becomes_a_picture() -> None:
-    assert with_symbols("rm\x1b[2K\r a\u202e\u200bb p\u0430ypal") == "rm␛[2K␍ a��b p�ypal"
+    assert replace_hidden("rm\x1b[2K\r a\u202e\u200bb p\u0430ypal") == "rm␛[2K␍ a��b p�ypal"
 
 
 def test_in_a_request_such_a_letter_is_an_escape_also_at_the_end_of_a_word() -> None:
-    assert with_escapes("раypal.com") == "\\u0440\\u0430ypal.com"
-    assert with_escapes("curl googlе.com") == "curl googl\\u0435.com"
+    assert escape_hidden("раypal.com") == "\\u0440\\u0430ypal.com"
+    assert escape_hidden("curl googlе.com") == "curl googl\\u0435.com"
 
 
 @pytest.mark.parametrize("shown", [printable, streamed])
 def test_a_flood_of_empty_lines_does_not_push_away_what_was_there_before(shown: Callable[[str], str]) -> None:
     assert shown("a" + "\n" * 1000 + "b") == "a" + "\n" * MAX_LINE_ENDS + "b"
     assert shown("a" + "\r\n" * 1000 + "b") == "a" + "\n" * MAX_LINE_ENDS + "b"
-    assert with_escapes("a" + "\n" * 1020 + "b") == "a" + "\n" * 20 + "… 1,000 more line breaks\nb"
+    assert escape_hidden("a" + "\n" * 1020 + "b") == "a" + "\n" * 20 + "… 1,000 more line breaks\nb"
 
 
 def test_a_stream_waits_for_the_rest_of_a_sequence_and_not_forever() -> None:
@@ -142,7 +142,7 @@ def test_a_text_in_pieces_is_shown_like_the_whole(parts: list[str], cuts: list[i
 @pytest.mark.slow
 @given(st.text())
 def test_no_report_steers_the_agent(text: str) -> None:
-    for shown in (printable(text), with_escapes(text), streamed(text)):
+    for shown in (printable(text), escape_hidden(text), streamed(text)):
         assert not any(
             (character < " " and character not in "\n\t") or "\x7f" <= character < "\xa0" for character in shown
         )

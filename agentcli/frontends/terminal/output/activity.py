@@ -11,7 +11,7 @@ from agentcli.agent.ops import OWN_CALL
 from agentcli.conversation.entries import Entry, Queued, User
 from agentcli.conversation.history import counted
 from agentcli.conversation.mentions import typed_blocks
-from agentcli.frontends.printable import printable, with_escapes, with_tilde
+from agentcli.frontends.printable import escape_hidden, printable, with_tilde
 from agentcli.frontends.terminal.text.fragments import Row, clipped, row_width, wrapped_tail
 from agentcli.frontends.terminal.text.markdown import MarkdownStream
 from agentcli.llm.messages import Block, Image, Text
@@ -71,11 +71,11 @@ class ArrivingCall(Struct):
         if not self.path and len(self._head) < MAX_HEAD_CHARS:
             self._head += partial_json
             found = _PATH.search(self._head)
-            self.path = with_escapes(with_tilde(found[1], home)) if found else ""
+            self.path = escape_hidden(with_tilde(found[1], home)) if found else ""
         self.lines += partial_json.count("\\n")
 
     def row(self, now: float, columns: int) -> Row:
-        title = _ARRIVING.get(self.name) or f"Preparing {with_escapes(self.name)}"
+        title = _ARRIVING.get(self.name) or f"Preparing {escape_hidden(self.name)}"
         lines = f" · {self.lines:,} lines" if self.lines > 1 else ""
         head: Row = [("accent", spinner(now)), ("", f" {title.replace('{}', self.path or 'a file')}")]
         return [*clipped(head, max(1, columns - len(lines))), *clipped([("muted", lines)], columns - 1)]

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from agentcli.agent.events import ToolFinished
 from agentcli.conversation.evidence import Claim
 from agentcli.conversation.history import shorten
-from agentcli.frontends.printable import printable, with_escapes
+from agentcli.frontends.printable import escape_hidden, printable
 from agentcli.frontends.terminal.text.code import diff_fragments
 from agentcli.frontends.terminal.text.fragments import Fragment, clipped, plain, width, wrapped
 from agentcli.patterns import lazy_pattern
@@ -127,7 +127,7 @@ def job_end(job: BackgroundJob) -> list[Fragment]:
     if outcome is None or outcome.is_dry_run or outcome.exit_code in STOPPED_CODES:
         return []
     mark = ("error", "✗") if outcome.exit_code or outcome.timed_out else ("ok", "✓")
-    command = with_escapes(shorten(" ".join(job.command.split()), MAX_QUOTED_CHARS))
+    command = escape_hidden(shorten(" ".join(job.command.split()), MAX_QUOTED_CHARS))
     return [mark, ("", f" {job.id} {outcome.text}"), ("muted", f" · {command} · {outcome.duration_s:,.0f} s\n")]
 
 
@@ -176,7 +176,7 @@ def describe_claim(claim: Claim) -> Fragment:
     if claim.kind == "unchecked":  # the text says that no claim could be checked
         return "warning", claim.text
     topic, _, outcome = claim.kind.partition("_")  # such as "tests" and "pass"
-    words = with_escapes(shorten(" ".join((claim.subject or f"“{claim.text}”").split()), MAX_QUOTED_CHARS))
+    words = escape_hidden(shorten(" ".join((claim.subject or f"“{claim.text}”").split()), MAX_QUOTED_CHARS))
     subject = words if claim.subject or topic in ("file", "command") else topic
     if claim.verdict == "verified":
         outcome = re.sub(r"(?<=pass|fail)(?:es|s)?$", "ed", outcome)  # `passes` becomes `passed`

@@ -9,7 +9,7 @@ from agentcli.agent import events
 from agentcli.agent.commands.command import AsDiff
 from agentcli.agent.ops import Approve
 from agentcli.conversation.entries import STRATEGY_NAMES, Queued
-from agentcli.frontends.printable import PrintableStream, printable, with_escapes, with_tilde
+from agentcli.frontends.printable import PrintableStream, escape_hidden, printable, with_tilde
 from agentcli.frontends.terminal.output.activity import Activity, ArrivingCall, PendingRetry, RunningCall, message_text
 from agentcli.frontends.terminal.output.tool_views import FoldedText, claim_lines, duration, job_end, tool_view
 from agentcli.frontends.terminal.text.code import diff_fragments, prepare_highlighting
@@ -188,7 +188,7 @@ class TurnView:
         for file in files:
             counts = f"  {diff_counts(file.diff)}" if file.diff.startswith("--- ") else ""
             diff = diff_fragments(file.diff, width=self._printer.columns, max_lines=None, wraps=self._is_live)
-            self.print_block([("accent", with_escapes(file.path)), ("muted", f"{counts}\n"), *diff, ("", "\n")])
+            self.print_block([("accent", escape_hidden(file.path)), ("muted", f"{counts}\n"), *diff, ("", "\n")])
         if note:
             self.print_line(note)
         self.print_gap()
@@ -256,7 +256,7 @@ class TurnView:
         return wrapped(fragments, self._printer.columns, hang=hang) if self._wraps else fragments
 
     def format_title(self, title: str) -> str:
-        return with_escapes(with_tilde(title, self._home))
+        return escape_hidden(with_tilde(title, self._home))
 
     def _add_text(self, text: str) -> None:
         self._end_thinking()

@@ -14,7 +14,7 @@ from pygments.lexer import ExtendedRegexLexer, Lexer, RegexLexer
 from pygments.lexers import LEXERS, find_lexer_class_by_name
 from pygments.token import Comment, Error, Generic, Keyword, Name, Number, Operator, String, _TokenType
 
-from agentcli.frontends.printable import with_escapes
+from agentcli.frontends.printable import escape_hidden
 from agentcli.frontends.terminal.text.fragments import Fragment, common_length, merged, wrap_line
 from agentcli.patterns import lazy_pattern
 
@@ -266,7 +266,7 @@ def _shown_text(row: _DiffLine) -> str:
     """Return a line with spaces in place of tabs; spaces at its end become dots if they can be the change."""
     text = row.text
     if not (text.isascii() and text.isprintable()):
-        text = with_escapes(text.removesuffix("\r")).expandtabs(8)
+        text = escape_hidden(text.removesuffix("\r")).expandtabs(8)
     stripped = text.rstrip()
     return stripped + "·" * (len(text) - len(stripped)) if row.kind in {"added", "removed"} else stripped
 

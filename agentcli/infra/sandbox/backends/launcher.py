@@ -97,11 +97,11 @@ def landlock_version() -> int:
 
 
 def _restrict(parent: int, seccomp: bytes, paths: tuple[list[str], list[str], list[str]]) -> None:
-    """Restrict this process by Landlock and `seccomp`, without capabilities."""
+    """Restrict this process by Landlock and `seccomp`, and drop its capabilities."""
     # The kernel kills the command when its parent ends, but not the processes that the command started.
     _check(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "parent death signal")
     if os.getppid() != parent:  # the parent ended before the call above, so no signal will come
-        raise ProcessLookupError("what started it has ended")
+        raise ProcessLookupError("the parent process has ended")
     _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
     _restrict_files(landlock_version(), *paths)
     # Drop root's capabilities; no_new_privs keeps executed programs from getting them back.

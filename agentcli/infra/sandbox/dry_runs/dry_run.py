@@ -58,7 +58,7 @@ class OverlayDryRun(Struct, eq=False, kw_only=True):
     groups: Sequence[ChangeGroup]
     private: PrivateFolder  # holds the contents of changed files
     hides: Callable[[Path], Literal["", "here", "always"]]  # "here": hidden only in dry runs
-    too_much: str = ""  # the limit that the command exceeded, if any; then its changes were not read
+    exceeded_limit: str = ""  # such as "it wrote more than 2 GB"; then the changes were not read
     cached: Sequence[str] = ()  # new folders that later dry runs see as caches, and that are never applied
     _is_open: bool = True  # False once the changes were applied or discarded
     _applying: asyncio.Future[ApplyOutcome] | None = None
@@ -187,16 +187,16 @@ class DryRuns:
         try:
             with caches.in_use():
                 overlays = Overlays(self._confinement(), bounds, private.path, caches.layer_over)
-                result, too_much = await self._exec(overlays, command, on_output, detach_handle)
+                result, limit = await self._exec(overlays, command, on_output, detach_handle)
                 groups, cached = list[ChangeGroup](), list[str]()
-                if not too_much:
+                if not limit:
                     try:
                         groups, cached = await asyncio.to_thread(self._read_changes, overlays, bounds, caches)
                     except TooMuch as error:
-                        too_much = str(error)
+                        limit = str(error)
                 groups = await self._describe_git(overlays, groups, partial(self._run_read_only, command.grants))
                 return OverlayDryRun(
-                    result=result, groups=groups, private=private, hides=how_hidden, too_much=too_much, cached=cached
+                    result=result, groups=groups, private=private, hides=how_hidden, exceeded_limit=limit, cached=cached
                 )
         except BaseException as error:
             await asyncio.shield(asyncio.to_thread(private.close))
@@ -223,12 +223,12 @@ class DryRuns:
                 result = await detach_handle.wait_for_job(command, result, self._shell(), limit_watch=limit_watch)
         finally:
             limit_watch.cancel()
-        too_much = limit_watch.result() if limit_watch.done() and limit_watch.exception() is None else ""
-        if (job := result.job) is not None:  # the command took too much, or left processes running
+        exceeded_limit = limit_watch.result() if limit_watch.done() and limit_watch.exception() is None else ""
+        if (job := result.job) is not None:  # the command exceeded the limit, or left processes running
             await asyncio.shield(self._shell().end_and_forget(job.id))
-            stall = "; ".join(filter(None, (too_much or result.stall, _ENDED)))
+            stall = "; ".join(filter(None, (exceeded_limit or result.stall, _ENDED)))
             result = replace(result, job=None, output_file=job.output_file, stall=stall)
-        return result, too_much
+        return result, exceeded_limit
 
     def _read_changes(
         self, overlays: Overlays, bounds: Bounds, caches: CacheLayers

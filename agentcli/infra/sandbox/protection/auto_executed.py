@@ -1,8 +1,8 @@
 """Finds auto-executed files: configuration that other programs follow without asking, and programs that git runs.
 
-Of the names that are missing in a project, only the most important ones are protected, because each costs a mount and
-an empty folder. The others are looked for after a command, so that the person learns about new ones; files that people
-review are then compared with their earlier states.
+Of the names that do not exist yet in a project, only the most important ones are protected, because each costs a mount
+and an empty folder. The others are looked for after a command, so that the person learns about new ones; files that
+people review are then compared with their earlier states.
 
 A repository's own configuration can make git run programs even for a command that only reads, and a command or an
 archive may have brought the repository. Git itself is asked in the environment of commands, so it finds or refuses a
@@ -39,8 +39,9 @@ _HARMLESS = {
 }
 
 State = tuple[tuple[int, ...], ...]  # the stamps of a file, or of a folder and its entries
-# How much of a watched path is compared: whether it is there, the path itself, or up to so many entries of the folder.
-_APPEARANCE, _ITSELF, _CONTENTS = 0, 1, 1_000
+# The number of stamps by which a watched path is compared with its earlier state: none, so that it is only reported
+# when it is new; its own; or also those of the entries in the folder.
+_NO_STAMP, _OWN_STAMP, _FOLDER_STAMPS = 0, 1, 1_000
 
 _BOOLEANS = frozenset((None, "", "true", "yes", "on", "1", "false", "no", "off", "0"))
 # `section.key`, without the subsection. A partial clone fetches missing objects with programs that many settings name;
@@ -61,14 +62,15 @@ _READ_ONLY_ENVIRONMENT = {"GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1"
 
 @cache
 def _watched_names() -> dict[str, int]:
-    """Return the names to look for after a command, each with how much is compared; `HEAD` shows a bare repository."""
+    """Return the names to look for after a command, each with the number of stamps to compare (such as `_NO_STAMP`)."""
     names, reviewed = auto_executed().names, auto_executed().reviewed
-    watches = dict.fromkeys((*names, "HEAD"), _APPEARANCE)
-    # In a folder with auto-executed files, such as `.idea`, only these files are watched: programs write the others.
+    stamp_counts = dict.fromkeys((*names, "HEAD"), _NO_STAMP)  # a `HEAD` shows a bare repository
     outer_folders = {folder for name in names for folder in parents_of(name)}
-    watches.update((name, _ITSELF if name in outer_folders else _CONTENTS) for name in reviewed)
-    watches.update((name, _ITSELF) for name in names if "*" in name)
-    return watches
+    for name in reviewed:  # commands may write these, so a change is reported, too
+        # In a folder such as `.jj`, only `names` such as `.jj/repo/config.toml` matter: jj itself writes the others.
+        stamp_counts[name] = _OWN_STAMP if name in outer_folders else _FOLDER_STAMPS
+    stamp_counts.update((name, _OWN_STAMP) for name in names if "*" in name)  # as the files that match it
+    return stamp_counts
 
 
 def present_names(root: Path, names: tuple[str, ...]) -> list[str]:
@@ -90,7 +92,7 @@ def watched_states(roots: Iterable[Path]) -> dict[Path, State]:
         for name in present_names(root, tuple(_watched_names())):
             if os.path.lexists(path := root / name) and not is_mount_point(str(path)):
                 # A name that is not in the table matches a pattern in it, such as `*.x`.
-                states[path] = _stamps(path, _watched_names().get(name, _ITSELF))
+                states[path] = _stamps(path, _watched_names().get(name, _OWN_STAMP))
     return states
 
 

@@ -44,26 +44,28 @@ class CommandReader(syntax.WordReader):
         pipelines: list[Pipeline] = []
         operator = ""  # the one after the pipeline that was read last
         while True:
-            parts, operator = self._read_pipeline(operator, outer_waits=bool(outer_documents))
-            if operator == ")" and self._open_cases > 0:
-                parts, operator = [], ";"  # the words were a pattern of the `case`
-            elif operator == ")" and not closing:  # the ')' is skipped
+            parts, operator = self._read_pipeline(operator, outer_documents_pending=bool(outer_documents))
+            if operator == ")" and self._open_cases > 0:  # it ends a pattern of the `case`, which is no command
+                parts, operator = [], ";"
+            elif operator == ")" and not closing:  # it is stray, so the loop goes on after it
                 self._note_syntax_error("a ')' has no '(' before it")
             elif operator.startswith((";;", ";&")):
                 self._note("it contains a case")
             if parts:
                 pipelines.append(Pipeline(tuple(parts), operator))
-            if operator == "" or (operator == ")" and closing):
+            if operator == "" or (operator == ")" and closing):  # the end of the text, or of these parentheses
                 break
         if operator != closing:
             self._note_syntax_error(") is missing")
         if self._here_documents:
             self._note("the text of a here-document is missing")
-        pipelines += [each for script in self.substitutions for each in script]  # those in arrays and here-documents
+        # Each command has taken the substitutions in its words. Arrays and here-documents are read after their command,
+        # so theirs are left, and run as well.
+        pipelines += [each for script in self.substitutions for each in script]
         self._here_documents, self._open_cases, self.substitutions = outer_documents, outer_cases, outer_substitutions
         return tuple(pipelines)
 
-    def _read_pipeline(self, operator_before: str, *, outer_waits: bool) -> tuple[list[CommandNode], str]:
+    def _read_pipeline(self, operator_before: str, *, outer_documents_pending: bool) -> tuple[list[CommandNode], str]:
         """Read commands joined by `|`, if any, and return them with the operator after the last one."""
         parts: list[CommandNode] = []
         while True:
@@ -76,7 +78,7 @@ class CommandReader(syntax.WordReader):
             if (part is None and operator in (*_JOINING, ";", "&")) or (lacks_command and operator in ("", ")")):
                 self._note_syntax_error(f"a command is missing before {operator or 'the end'!r}")
             if operator == "\n":
-                self._read_here_documents(outer_waits=outer_waits)
+                self._read_here_documents(outer_documents_pending=outer_documents_pending)
             if operator in ("|", "|&"):
                 operator_before = operator
             elif operator == "(":
@@ -84,12 +86,13 @@ class CommandReader(syntax.WordReader):
             elif not (operator == "\n" and lacks_command):  # a command may follow `|` or `&&` in the next line
                 return parts, operator
 
-    def _read_here_documents(self, *, outer_waits: bool) -> None:
+    def _read_here_documents(self, *, outer_documents_pending: bool) -> None:
         """Read the texts of the here-documents that began in the line before, and make them the redirections' targets.
 
-        `outer_waits`: a command around this one has begun a here-document too, whose text has yet to come.
+        `outer_documents_pending`: commands around this script have begun here-documents whose texts have yet to come.
+        That is noted as a problem, because bash reads those texts here in a subshell, but after a substitution.
         """
-        if outer_waits:
+        if outer_documents_pending:
             self._note("a here-document begins within another command")
         for redirect, delimiter in self._here_documents:
             tabs = "\t*" if redirect.operator == "<<-" else ""
@@ -239,7 +242,7 @@ class CommandReader(syntax.WordReader):
             if char and char in "\n;&|()<>" and not begins_word:
                 self.at += 1
                 if char == "\n":
-                    self._read_here_documents(outer_waits=False)  # True would only note a problem, as each caller does
+                    self._read_here_documents(outer_documents_pending=False)  # callers note a problem in any case
             elif char:
                 word = self._read_word()
                 self.loop_words += [word] if closing == ";" else []

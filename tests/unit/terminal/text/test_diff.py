@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcli.frontends.printable import with_escapes
+from agentcli.frontends.printable import escape_hidden
 from agentcli.frontends.terminal.text.code import diff_fragments
 from agentcli.frontends.terminal.text.fragments import Fragment
 from agentcli.tools.text.diff import unified_diff
@@ -139,7 +139,7 @@ def test_every_changed_line_is_there_at_any_width(before: str, after: str, width
     assert not any(row.endswith((" ", "\t")) for row in rows)
     changed = [line for line in diff.split("\n")[2:] if line.startswith(("+", "-"))]
     for line in changed:
-        text = with_escapes(line[1:].removesuffix("\r")).expandtabs(8)
+        text = escape_hidden(line[1:].removesuffix("\r")).expandtabs(8)
         kept = text.rstrip()
         wanted = f"{line[0]} {kept}{'·' * (len(text) - len(kept))}".rstrip()
         assert any(row.endswith(wanted) for row in rows)
