@@ -54,7 +54,7 @@ class ConfiguredHooks(hook_runs.RunningHooks, kw_only=True):
         except AgentcliError as error:
             return hook_runs.failure_answer(spec, str(error).rstrip("."))
         is_judgement = spec.handler["type"] in ("prompt", "agent")
-        return parse_judgement(spec, text) if is_judgement else hook_runs.answer_in_output(spec, text)
+        return parse_judgement(spec, text) if is_judgement else hook_runs.parse_output(spec, text)
 
     async def _answer_text(self, spec: HookSpec, input: bytes) -> str:
         """Return the answer of an address, a tool or a model as text. Raises `AgentcliError`."""

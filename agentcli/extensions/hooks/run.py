@@ -65,10 +65,10 @@ def answer_of_command(spec: HookSpec, exit_code: int, stdout: str, stderr: str) 
     if exit_code:
         first_line = stderr.partition("\n")[0]
         return EventAnswer(problem=f"`{spec.title}` exited with {exit_code}: {first_line}".rstrip(": "))
-    return answer_in_output(spec, stdout.removeprefix("\ufeff"))  # some programs write a byte order mark
+    return parse_output(spec, stdout.removeprefix("\ufeff"))  # some programs write a byte order mark
 
 
-def answer_in_output(spec: HookSpec, text: str) -> EventAnswer:
+def parse_output(spec: HookSpec, text: str) -> EventAnswer:
     """Return the answer of a hook that succeeded: the JSON objects at the beginning of lines, or else plain text."""
     takes_text = spec.event in _PLAIN_TEXT_EVENTS  # such text may contain JSON that is no answer
     if spec.event in EVENTS_ABOUT_DECISIONS and (bare := _bare_answers(spec, text)):

@@ -133,7 +133,7 @@ class TerminalApp:
             self._composer.keep_as_draft([message_text(content) for content in unsent])  # typed before it opened
         if not self._composer.area.buffer.text.strip():
             self._composer.forget_draft()
-        self._print_warnings()
+        self._print_warnings()  # if the session has never opened
         can_resume = self._context.drafts is not None and self.controller.has_entries  # no drafts: nothing is stored
         await self.controller.close()
         if can_resume:

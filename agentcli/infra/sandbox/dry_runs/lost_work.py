@@ -168,7 +168,8 @@ async def uncommitted_files(run_before: RunScript, run_after: RunScript) -> tupl
     """Return the relative paths of files that were uncommitted before the command, and of those that it reset."""
     list_untracked = f"{_GIT} ls-files -z --others --exclude-standard"
     before = await run_before(f"({_script_for_changed_files('HEAD')}; {_PRINT_NUL} {list_untracked}) 2>/dev/null; true")
-    commit, *uncommitted = before.split("\0")  # an empty name separates changed files from untracked ones
+    commit, *uncommitted = before.split("\0")
+    # A NUL ends each name. The script prints another between changed and untracked files, which makes an empty name.
     changed = uncommitted[: uncommitted.index("")] if "" in uncommitted else uncommitted
     still_changed = list[str]()
     if commit and changed:
