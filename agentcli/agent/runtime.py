@@ -79,12 +79,12 @@ class ContextWatch(msgspec.Struct, dict=True):
         return self.make()
 
     async def __call__(
-        self, conversation: Conversation, *, model: ModelInfo, prefix: llm.Prefix, emit: Emit
+        self, conversation: Conversation, *, model: ModelInfo, prefix: llm.Prefix, tell: Emit
     ) -> Compaction | None:
         used = conversation.size.tokens(prefix.system, prefix.tools, model)
         if used < min(self.settings.warn_at, self.settings.at) * model.window:
             return None  # too early even to write summaries ahead
-        return await self.compactor.compact_if_due(conversation, model, prefix, used=used, emit=emit)
+        return await self.compactor.compact_if_due(conversation, model, prefix, used=used, emit=tell)
 
     async def aclose(self) -> None:
         if "compactor" in self.__dict__:  # it was needed, so it exists
@@ -122,7 +122,7 @@ class ContextPolicy(Protocol):
     """Decides before each request if the conversation must be compacted."""
 
     async def __call__(
-        self, conversation: Conversation, *, model: ModelInfo, prefix: llm.Prefix, emit: Emit
+        self, conversation: Conversation, *, model: ModelInfo, prefix: llm.Prefix, tell: Emit
     ) -> Compaction | None:
         """Return the compaction to add to the conversation before the request, or None. Raises `UserError`."""
 

@@ -18,6 +18,7 @@ class TurnMetrics(Tally, kw_only=True):
 
     latency_s: float = 0.0
     first_token_s: float | None = None
+    whole_usd = Tally.full_cost_usd  # its name in earlier versions
 
 
 class TurnRecord(Struct, kw_only=True):

@@ -96,7 +96,8 @@ def _schema_and_conversion(kind: Any) -> tuple[Schema, Convert]:
 
 def strict_form(schema: Schema) -> Schema:
     """Return a schema in the form of providers' strict modes: all fields required, limits moved to the description."""
-    kept = _KEPT if schema.get("format") in (None, *_STRICT_FORMATS) else _KEPT - {"format"}
+    has_other_format = "format" in schema and schema["format"] not in _STRICT_FORMATS
+    kept = _KEPT - {"format"} if has_other_format else _KEPT
     strict: Schema = {key: schema[key] for key in schema if key in kept}
     limits = [f"{key}: {msgspec.json.encode(schema[key]).decode()}" for key in schema if key not in kept | _STRUCTURE]
     if limits:

@@ -59,7 +59,7 @@ def errors_of(work: Path, kinds: list[str], size: int, count: Count, monkeypatch
     told: list[int] = []
     counts: list[int] = []
 
-    async def policy(conversation: Conversation, *, model: ModelInfo, prefix: Prefix, emit: Emit) -> None:
+    async def policy(conversation: Conversation, *, model: ModelInfo, prefix: Prefix, tell: Emit) -> None:
         told.append(conversation.size.tokens(prefix.system, prefix.tools, model))
 
     def answer(request: Received) -> Reply:
@@ -149,7 +149,7 @@ def test_reasoning_counts_for_the_window_only_where_it_is_sent_back(
     told: list[int] = []
     counts: list[int] = []
 
-    async def policy(conversation: Conversation, *, model: ModelInfo, prefix: Prefix, emit: Emit) -> None:
+    async def policy(conversation: Conversation, *, model: ModelInfo, prefix: Prefix, tell: Emit) -> None:
         told.append(conversation.size.tokens(prefix.system, prefix.tools, model))
 
     def answer(request: Received) -> Reply:

@@ -45,23 +45,23 @@ class Obstacle(Struct, frozen=True, kw_only=True):
 
 
 async def ask_about_obstacle(call: Call, permitted: PermittedCall, obstacle: Obstacle, report: DryRunReport) -> bool:
-    """Ask the person to remove the obstacle to a dry run; return True if they agree.
+    """Ask the person whether agentcli may do `obstacle.then` about an obstacle to a dry run; return True for a yes.
 
-    Raises `Declined` if they do not open files: without these the command failed halfway, so no change is applied.
+    Raises `Declined` for a no to files that it needs: without these the command failed halfway, so nothing is applied.
     """
     use, turn, opens = call.use, call.turn, obstacle.opens
     if permitted.dry_run == "on_request" and (end := last_lines(report.result.output, call.report.mask)):
         turn.emit(Notice(f"The dry run printed:\n{end}"))
     if turn.state.mode == "bypassPermissions":
-        return not opens  # only a person may open a host or a path
+        return not opens  # yes, but only a person may give access to a host or a path
     if turn.session.ask is None or turn.state.mode in ("plan", "dontAsk"):
-        if not (opens or report.dry_run.exceeded_limit):  # the output shows a missing host or file, or the limit
+        if not (opens or report.dry_run.exceeded_limit):  # these are in the output
             call.report.remarks.append(f"[The dry run {obstacle.why}.]")
         return False
     facts, why, then = permitted.policy.facts, f"the dry run {obstacle.why}", obstacle.then
-    if permitted.dry_run == "always" and facts.command is not None:  # nobody was asked, so there is no reason to show
+    if permitted.dry_run == "always" and facts.command is not None:  # nobody was asked, so no reason to ask is shown
         effects = command_effects(facts, facts.command)
-    else:  # the person requested the dry run instead of an answer, so the reason to ask still matters
+    else:  # the person chose "dry run first" when asked, so the reason to ask still matters
         effects = call_effects(facts, permitted.decision)
     if not opens:
         lines, grave = (f"{why}; {then}?", *effects.lines), effects.grave

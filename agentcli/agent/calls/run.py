@@ -65,7 +65,7 @@ async def _run_stages(call: Call) -> ToolOutput:
     report, services = call.report, call.turn.session.services
     permitted, context = await _permit(call)
     tool = permitted.policy.facts.tool
-    # Tools that show output while they run must know the secrets before; they may also write new secrets to files.
+    # The output of such tools is shown while they run, so the secrets to mask must be known before.
     streams_output = tool.effect in ("command", "foreign")
     if streams_output:
         await services.load_secrets()
@@ -74,7 +74,7 @@ async def _run_stages(call: Call) -> ToolOutput:
         output, _ = await asyncio.gather(perform(call, permitted, context), services.load_secrets())
     report.mask = await mask_for(services.mask, permitted)
     output = await observed(tool, output, context)
-    if streams_output:
+    if streams_output:  # they may have written new secrets, which later calls then mask
         await services.load_secrets()
     return output
 

@@ -245,7 +245,7 @@ class Summaries(Struct, kw_only=True, dict=True):
         try:
             await self._write_all(missing, focus, emit)
         except* (BadRequest, AuthError) as errors:  # a gateway may answer 400 for an unknown model
-            was_small_model_rejected = self._may_use_small_model
+            was_small_model_rejected, self._may_use_small_model = self._may_use_small_model, False
             if not was_small_model_rejected:
                 self.record_failure(str(errors.exceptions[0]))
         except* (ProviderError, UserError) as errors:
@@ -254,7 +254,6 @@ class Summaries(Struct, kw_only=True, dict=True):
             _BEING_WRITTEN.difference_update(keys)
         if was_small_model_rejected:  # try again, now that the keys are no longer in `_BEING_WRITTEN`
             log.warning("a summary by %s was rejected: the session's model writes instead", self.model)
-            self._may_use_small_model = False
             await self.write(turns, focus, emit=emit)
 
     async def _write_all(self, turns: Sequence[TurnSteps], focus: str, emit: Emit | None) -> None:

@@ -52,7 +52,7 @@ async def _request(turn: Turn) -> llm.Done:
     turn_log.add_reminders(turn)
     policy = turn.runtime.context.policy
     conversation, prefix = turn.state.conversation, turn.runtime.prefix(info)
-    if policy and (compaction := await policy(conversation, model=info, prefix=prefix, emit=turn.emit)):
+    if policy and (compaction := await policy(conversation, model=info, prefix=prefix, tell=turn.emit)):
         await _compact(turn, compaction)
         # The compaction may have dropped the reminder of plan mode, which is then due again.
         turn_log.add_reminders(turn)

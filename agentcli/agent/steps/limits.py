@@ -113,10 +113,10 @@ async def _ask_to_continue(turn: Turn, id: str, title: str, reason: str) -> bool
 
 
 class RepeatLimit(TurnStep):
-    """Ends a turn if the person declined a call with a stop, or the model makes the same call again and again."""
+    """Ends a turn that the person stopped with a no, or in which the model makes the same call again and again."""
 
     async def after_calls(self, turn: Turn, reply: llm.Done, results: Sequence[Result]) -> DoneReason | None:
-        """Ask if the model may repeat its call. Raises `LoopError` if nobody can be asked."""
+        """End a stopped turn; ask if the model may repeat its call. Raises `LoopError` if nobody can be asked."""
         if turn.calls.is_stopped:
             return "declined"
         history = turn.runtime.calls.history

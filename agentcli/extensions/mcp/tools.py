@@ -284,8 +284,7 @@ def provider_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     for branch in branches:
         if isinstance(target := _resolve(branch.get("$ref"), schema), Mapping):
             branch = _normalize(target, schema, depth=1)
-        for name, property in branch.get("properties", {}).items():
-            properties.setdefault(name, property)  # if two share a name, the first one wins
+        properties = branch.get("properties", {}) | properties  # if two share a name, the first one wins
     for key in ("$ref", "enum", "const"):  # like unions, no provider takes these at the top level
         normal.pop(key, None)
     return {**normal, "type": "object", "properties": properties}

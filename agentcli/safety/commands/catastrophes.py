@@ -236,7 +236,8 @@ def _ruins_found_files(words: Sequence[Field]) -> bool:
     """Return True if a command of `-exec`, perhaps inside wrappers, deletes or damages the files that `find` found."""
     while words and (wrapper := find_wrapper(words)) is not None:
         words = wrapper.inner
-    name, ruined = name_of(words), words[1:]
+    # Unlike `name_of`, also the name of a program in an unknown folder, such as `$D/rm`.
+    name, ruined = words[0].text.rpartition("/")[2] if words else "", words[1:]
     if name in ("mv", "cp", "install"):  # a move takes its sources away, a copy overwrites its target
         sources, targets = sources_and_targets(ruined)
         ruined = sources if name == "mv" else targets

@@ -210,6 +210,7 @@ class Walk:
         return states_after if len(commands) == 1 and pipeline.operator_after != "&" else (state, state)
 
     def _walk_command(self, node: CommandNode, state: State, context: WalkContext) -> StatesAfter:
+        """Judge a command with its substitutions and redirections, or a subshell; return the states after it."""
         self.command_count += 1
         if self.command_count > _MAX_COMMANDS:
             self.note_unjudged("it has too many commands to check")
@@ -224,8 +225,8 @@ class Walk:
             self._walk_commands(node.subshell, state, structs.replace(context, stdin_text=stdin_text, problem=problem))
         if node.words:
             return self._judge_call(node, redirects, state, context=context)
-        # Without a program there are only redirections, assignments or a subshell, which no allow rule covers.
-        # `_add_segment` decides if their problem leads to a question or to a dry run.
+        # Without a program there are only redirections, assignments or a subshell. No allow rule covers their problem;
+        # `_add_segment` decides if it leads to a question or to a dry run.
         if problem := redirects.problem or ("it sets a variable" if node.assignments else context.problem):
             deny = (" ".join(node.text.split()), *context.deny_forms)
             segment = Segment(text=node.text, reason=problem, effects=redirects.effects, deny_forms=deny)

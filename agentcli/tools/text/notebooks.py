@@ -82,7 +82,7 @@ def notebook_from_text(text: str, before: bytes) -> bytes:
     """
     file, notebook = _parse(before) or ({}, None)
     if notebook is None:
-        raise ValueError("it is no notebook of version 4")
+        raise ValueError("it is not a notebook of version 4")
     marks = list(_MARK.finditer(text))
     if text[: marks[0].start() if marks else len(text)].strip():
         raise ValueError("it does not begin with a line such as `# %% [code]`, which begins each cell")
@@ -92,11 +92,12 @@ def notebook_from_text(text: str, before: bytes) -> bytes:
     for mark, end in zip(marks, [*(mark.start() for mark in marks[1:]), len(text)], strict=True):
         kind, name = mark[1], mark[2] or ""  # a new cell may have no name
         if name and name in used_names:
-            raise ValueError(f"the cell {name} is there twice: leave the name out for a new cell")
+            raise ValueError(f"the cell {name} appears twice: leave the name out for a new cell")
         used_names.add(name)
         source, old = text[mark.end() + 1 : end].removesuffix("\n"), old_cells.get(name)
-        if old is None or not _joined(old["source"]).endswith("\r"):
-            source = source.removesuffix("\r")  # the end of a line that was added among CRLF lines
+        # A line added among CRLF lines ends with \r\n, whose \n is removed above as the end of the cell.
+        if old is None or not _joined(old["source"]).endswith("\r"):  # else \r belongs to the source
+            source = source.removesuffix("\r")
         if old is not None and (_joined(old["source"]), old["cell_type"]) == (source, kind):
             cells.append(old)
         else:

@@ -246,7 +246,7 @@ def wrapped(fragments: Sequence[Fragment], columns: int, *, hang: int | None = N
     """
     out: list[Fragment] = []
     for number, line in enumerate(lines_of(fragments, keeps_empty_end=True)):
-        for row in _name_above_meaning(line, columns) if hang is None else [line]:
+        for row in _description_below_name(line, columns) if hang is None else [line]:
             indent = _text_column(plain(row), columns) if hang is None else hang
             out += [("", "\n" if out or number else ""), *wrap_line(row, columns, [("", " " * indent)])]
     return merged(out)
@@ -260,16 +260,16 @@ def _text_column(row: str, columns: int) -> int:
     return width(found[0]) if found else 0
 
 
-def _name_above_meaning(line: Row, columns: int) -> list[Row]:
-    """Return the line; if less than half of a row is left after its gap, a name and, below it, its meaning."""
+def _description_below_name(line: Row, columns: int) -> list[Row]:
+    """Split a line such as `/name   description` that is too wide and whose description begins in the right half."""
     if len(line) != 1:  # only lines of one role, as the output of slash commands has
         return [line]
     roles, text = line[0]
-    *names, meaning = re.split(" {2,}", text.strip())
-    if not names or width(text) <= columns or 2 * width(text[: text.rindex(meaning)]) <= columns:
+    *names, description = re.split(" {2,}", text.strip())
+    if not names or width(text) <= columns or 2 * width(text[: text.rindex(description)]) <= columns:
         return [line]
     indent = " " * (len(text) - len(text.lstrip()))
-    return [[(roles, f"{indent}{' '.join(names)}")], [(roles, f"{indent}  {meaning}")]]
+    return [[(roles, f"{indent}{' '.join(names)}")], [(roles, f"{indent}  {description}")]]
 
 
 @lru_cache(maxsize=4096)

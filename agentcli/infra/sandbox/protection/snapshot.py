@@ -326,7 +326,7 @@ def _add_to_report(report: Reverts, path: str, remark: str = "") -> None:
 def clean_up_killed_sessions(notes_folder: Path) -> Reverts:
     """Revert the changes of killed sessions, once their keepers have ended their commands. Raises nothing."""
     reverts = Reverts()
-    for folder in sorted(notes_folder.iterdir()):
+    for folder in sorted(notes_folder.glob("*")):
         with suppress(OSError), locked(folder):
             if any(folder.iterdir()):  # an empty folder belongs to a session that is just starting
                 with locked(folder / LIST_NAME, _PATIENCE_S):

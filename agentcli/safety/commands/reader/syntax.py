@@ -341,7 +341,7 @@ _SIMPLE_ESCAPES = {
 
 
 def unescape(text: str) -> str | None:
-    """Decode C escapes; None if one of them ends the string or is not a character."""
+    """Decode C escapes; None if one of them ends the string, or its character cannot be part of a word."""
     parts, end = [], 0  # the text up to index `end` is decoded
     for found in _ESCAPE.finditer(text):
         hexadecimal, octal, short, long, letter = found.groups()
@@ -354,7 +354,7 @@ def unescape(text: str) -> str | None:
             continue
         code = int(octal, 8) & 0xFF if octal else int(hexadecimal or short or long, 16)
         is_byte = hexadecimal is not None or octal is not None
-        # A NUL, a byte of a UTF-8 sequence, a surrogate, or a private-use character, which may be one of the marks.
+        # A NUL, a byte of a UTF-8 sequence, a surrogate, or a private-use character such as `HOME_MARK`.
         if code == 0 or code > 0x10FFFF or (is_byte and code > 0x7F) or 0xD800 <= code < 0xF900:
             return None
         parts.append(chr(code))

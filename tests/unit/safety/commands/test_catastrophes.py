@@ -116,6 +116,8 @@ def test_a_glob_that_finds_less_is_not_a_catastrophe(expected: str, command: str
     find / -path '/*' -delete
     find / \( -type f -delete \)
     find / -print -delete
+    find / -exec "$D/rm" -rf {} +
+    find / -exec env $B/shred {} +
     find / -exec sudo rm -rf {} \;
     find / -exec env A=1 nice rm {} \;
     find / -exec /bin/rm {} \;

@@ -25,7 +25,6 @@ OPEN = (UNKNOWN,)
         ("dd if=a of=/tmp/b", Effects(reads=("/ws/a",), writes=("/tmp/b",))),
         ("echo hi > out.txt", Effects(writes=("/ws/out.txt",))),
         ("sh -c true > out.txt", Effects(writes=("/ws/out.txt",))),
-        ("sh -c true > out.txt", Effects(writes=("/ws/out.txt",))),
         ("cd src && echo hi >> out.txt", Effects(reads=("/ws/src",), writes=("/ws/src/out.txt",))),
         ("echo hi 2>&1 >/dev/null", Effects()),
         ("cat < ../a", Effects(reads=("/a",))),
