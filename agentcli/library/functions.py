@@ -146,7 +146,8 @@ class PromptOrder:
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()  # held while a prompt is answered
-        self._handled_since: float | None = None  # when the caller took the event that it handles; None if it waits
+        # Since when the caller has been busy with an event; None while it waits for the next one.
+        self._busy_since: float | None = None
 
     @asynccontextmanager
     async def hold(self) -> AsyncIterator[None]:
@@ -158,7 +159,7 @@ class PromptOrder:
         acquiring = asyncio.ensure_future(self._lock.acquire())
         try:
             while not acquiring.done():
-                if self._handled_since and time.monotonic() - self._handled_since > UNREAD_TIMEOUT_S:
+                if self._busy_since and time.monotonic() - self._busy_since > UNREAD_TIMEOUT_S:
                     raise UsageError(
                         "A stream is still open. Read it to its end, or close it (contextlib.aclosing), before the "
                         "next prompt."
@@ -183,11 +184,11 @@ class PromptOrder:
     @contextmanager
     def handling_event(self) -> Iterator[None]:
         """Mark the time in which the caller handles an event, so that an abandoned stream blocks no other prompt."""
-        self._handled_since = time.monotonic()
+        self._busy_since = time.monotonic()
         try:
             yield
         finally:
-            self._handled_since = None
+            self._busy_since = None
 
 
 BATCH_S = 0.05  # events that come within this time are stored together

@@ -219,7 +219,7 @@ class Models:
             return name
         provider, info = split_name(name)[0], self.info(name)
         small = self.info(f"{provider}/small")
-        is_resolved = small.id != "small"  # the alias has no meaning for clouds, which have their own names of models
+        is_resolved = small.id != "small"  # clouds have their own model names, so it means nothing there
         is_cheaper = info.prices and small.prices and small.prices.output < info.prices.output
         return small.name if is_resolved and is_cheaper else name
 

@@ -84,7 +84,8 @@ class HostGrant(NamedTuple):
     def is_this_machine(self) -> bool:
         return self.host in ("localhost", "127.0.0.1", "::1") and not self.is_pattern
 
-    def address(self, port: int) -> str:
+    def with_port(self, port: int) -> str:
+        """Return `host:port`; the caller chooses the port, because a grant without one covers several."""
         return f"[{self.host}]:{port}" if ":" in self.host else f"{self.host}:{port}"
 
     def covers(self, host: str, port: int) -> bool:

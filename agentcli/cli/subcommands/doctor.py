@@ -236,7 +236,7 @@ def _check_model(subject: Subject) -> Iterator[Result]:
     if known and not info.is_known and info.provider != "local":
         message = f"{name} is not in the table{did_you_mean(info.id, known)}, so its window and price are guesses."
         yield "warning", message, "Correct its name (agentcli models list), or describe it in [models] of the settings."
-    yield "ok", name, ""
+    yield "ok", name, ""  # the name is shown after a finding, too
 
 
 async def _check_servers(subject: Subject) -> list[Result]:

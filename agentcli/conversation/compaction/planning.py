@@ -222,10 +222,10 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
     def _all_sentences(self) -> list[digest.Sentence]:
         return [sentence for turn in self.turns for sentence in self._writer.excerpt_candidates(turn, None)]
 
-    def _excerpts(self, shown: Iterable[tuple[TurnSteps, digest.Length | None]], room: int) -> list[str]:
-        """Return excerpts of the text that turns omit at their lengths, in at most `room` tokens."""
+    def _excerpts(self, lengths: Iterable[tuple[TurnSteps, digest.Length | None]], room: int) -> list[str]:
+        """Return excerpts of what the digest leaves out of turns at these lengths (None: all), in `room` tokens."""
         scorer = digest.Scorer(self._all_sentences, distinctive_words(self.carried.focus.lower()))
-        sentences = [sentence for turn, length in shown for sentence in self._writer.excerpt_candidates(turn, length)]
+        sentences = [sentence for turn, length in lengths for sentence in self._writer.excerpt_candidates(turn, length)]
         lines = digest.pick_excerpts(sentences, room, self.budget.size, scorer)
         return ["\n".join(["Excerpts of what is left out:", *lines])] if lines else []
 

@@ -32,6 +32,7 @@ _SHALLOW = {".git": 0, "__pycache__": 0} | dict.fromkeys(
     ("node_modules", "site-packages", ".venv", "venv", ".tox", "target"), 2
 )
 _ANY_DEPTH = 10_000
+_ORDINARY = 0  # the rank of folders in which protected files are expected
 # The limits by rank: ordinary folders, folders in `_SHALLOW`, and folders below those.
 _MAX_FOLDERS = (20_000, 20_000, 1_000)
 # The kernel does not report changes by other machines. After this time, or after this many times the duration of the
@@ -137,7 +138,7 @@ class _WalkQueue:
             if levels and shallow_levels != 0:
                 self.by_rank[2].append((path, levels - 1))
         elif shallow_levels is None:
-            self.by_rank[0].append((path, levels))
+            self.by_rank[_ORDINARY].append((path, levels))
         else:
             # A command may have filled a new folder, so it is read at any depth, but not if nothing in it is ever read.
             levels = _ANY_DEPTH if shallow_levels and is_new else shallow_levels
@@ -214,9 +215,9 @@ class Scan:
             return tree.findings
 
     def is_partial(self, root: str) -> bool:
-        """Return True if there are too many folders to read all of them."""
+        """Return True if ordinary folders are still unread: there are too many, or the time was up."""
         tree = self._trees.get(root)
-        return tree is not None and bool(tree.unwalked.by_rank[0] or tree.new.by_rank[0])
+        return tree is not None and bool(tree.unwalked.by_rank[_ORDINARY] or tree.new.by_rank[_ORDINARY])
 
     def folders(self, root: str) -> dict[str, _Folder]:
         with self._lock:
@@ -245,7 +246,7 @@ class Scan:
         began = time.monotonic()
         tree.unreadable.clear()
         tree.unwalked, tree.new = _WalkQueue(self._max_folders), _WalkQueue(self._max_folders)
-        tree.unwalked.by_rank[0].append((root, _ANY_DEPTH))
+        tree.unwalked.by_rank[_ORDINARY].append((root, _ANY_DEPTH))
         seen: dict[str, _Folder] = {}
         self._read_queued(tree.unwalked, tree, seen, began + self._max_s)
         ended = time.monotonic()

@@ -151,7 +151,7 @@ class SessionConfinement:
         hosts = [grant for grant in map(read_grant, dict.fromkeys(grants.hosts)) if grant.is_this_machine]
         ports = [(grant, port) for grant in hosts for port in ((grant.port,) if grant.port else WEB_PORTS)]
         has_jobs = bool(ports) and bool(self._running_jobs())
-        return tuple(grant.address(port) for grant, port in ports if has_jobs or is_listened_on(port))
+        return tuple(grant.with_port(port) for grant, port in ports if has_jobs or is_listened_on(port))
 
     def _connect_to_job(self, port: int) -> socket.socket | None:
         """Connect to a server among the session's jobs, whose networks are not the proxy's; None if there is none."""

@@ -52,14 +52,17 @@ def find_wrapper(fields: Sequence[Field]) -> Wrapper | None:
 
 
 def _plain_wrapper(arguments: Sequence[Field], row: str, own_operands: int, problem: str) -> Wrapper:
-    """Read a wrapper that takes options and `own_operands` operands before the command: `timeout -s 9 5 command`."""
+    """Read a wrapper that takes options and `own_operands` operands before the command: `timeout -s 9 5 command`.
+
+    `problem` is what the wrapper adds, such as the rights of root; empty for a harmless one.
+    """
     read = read_arguments(arguments, row, stops_at_operand=True)
     if read.problem:
         return _unreadable_wrapper(arguments, read.problem)
     words = read.operands
     if any(field.may_vanish for field in words[:own_operands]):
         return _unreadable_wrapper(arguments, HIDDEN_PROGRAM)
-    if problem:  # sudo and doas accept `NAME=value` before the command; those without a problem do not
+    if problem:  # only sudo and doas, which have one, accept `NAME=value` before the command
         words = list(itertools.dropwhile(lambda field: re.match(r"[A-Za-z_]\w*=", field.text), words))
     return Wrapper(inner=tuple(words[own_operands:]), problem=problem)
 

@@ -106,7 +106,7 @@ def _lex(lexer: RegexLexer, text: str, at: int, stack: list[str]) -> Iterator[tu
             elif action is not None:
                 yield from action(lexer, found)
             at = found.end()
-            if isinstance(state, int):  # negative: so many states end
+            if isinstance(state, int):  # negative: that many states end
                 del stack[max(1, len(stack) + state) :]
             else:
                 for name in (state,) if isinstance(state, str) else state or ():
@@ -121,7 +121,7 @@ def _lex(lexer: RegexLexer, text: str, at: int, stack: list[str]) -> Iterator[tu
             else:
                 yield at, Error, text[at]
             at += 1
-    raise RuntimeError("the lexer changes its state without end")
+    raise RuntimeError("the lexer changes its state without reading text")
 
 
 @lru_cache(maxsize=64)

@@ -43,12 +43,15 @@ class HeldFolders(dict[str, HeldFolder]):
     """Open folders by the paths at which they were opened. The methods raise `OSError`."""
 
     def reopen(self, path: str, before: HeldFolder, known_paths: Collection[str], found_at: str = "") -> None:
-        """Hold a folder again that a killed process held: at its old path or at `found_at`, where its inode is now."""
+        """Hold a folder again that a killed process held at `path`, if it is the same one; else do nothing.
+
+        `found_at` is where its inode was found, if it was moved. `known_paths` are protected paths inside it.
+        """
         with suppress(OSError):
             now = self.open_at(found_at or path)
             is_same = False
             with suppress(OSError):  # the folder cannot be listed
-                # Another folder may have the inode by now, so a folder that was found by it must have a known entry.
+                # Another folder may have got its inode, so a folder found by inode must contain a known path.
                 names = {basename(each) for each in known_paths if dirname(each) == path}
                 has_known_entry = not found_at or not names.isdisjoint(names_in(f"/proc/self/fd/{now.descriptor}"))
                 is_same = now.identity == before.identity and has_known_entry
