@@ -200,8 +200,13 @@ async def test_a_lease_that_ran_out_is_kept_while_nobody_takes_the_session(tmp_p
     await kept(log, "one")
     await asyncio.sleep(1.5)
     assert await other.holder(log.session_id) == "worker0"
-    run_out(tmp_path)
-    taken, _ = await other.open(log.session_id)
+    for attempt in range(10):
+        run_out(tmp_path)
+        try:
+            taken, _ = await other.open(log.session_id)
+            break
+        except SessionInUse:  # it was renewed in between, as it is each second
+            assert attempt < 9
     with pytest.raises(StorageError, match="Another program has taken over session"):
         await kept(log, "two")
     assert log.is_wanted()
@@ -375,7 +380,7 @@ async def test_long_words_and_long_texts_are_found_and_a_search_looks_on_until_e
     store: PostgresSessions,
 ) -> None:
     long = "verylong" * 1_000
-    many = " ".join(f"word{n}" for n in range(400_000))  # some megabytes
+    many = " ".join(f"word{n}" for n in range(150_000))  # more than Postgres indexes
     id = await a_session(store, f"{long}end", f"first {many}", f"{long}other")
     assert [one.session_id for one in await store.search(f"{long}end")] == [id]
     counts = {long: 2, "first word77": 1, f"{long}none": 0, "verylong": 2}
