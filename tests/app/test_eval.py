@@ -243,6 +243,7 @@ def test_a_faulty_task_is_reported(place: Place, break_it: Any, says: str) -> No
 def test_wrong_arguments_are_reported(place: Place) -> None:
     add_task(place, "t")
     assert "Unknown task tt (did you mean t?). Choose one of t." in evaluated(place, "tt", code=2)
+    assert "Unknown task" in evaluated(place, "", code=2)  # as with an unset variable
     assert "eval list" in place.run("eval", "show", "nope").err
     assert place.run("eval", "report", "nope").code == 2
 

@@ -41,6 +41,7 @@ CLAUDE = {
     "model": "opus",
     "statusLine": {"type": "command", "command": "x"},
     "cleanupPeriodDays": 20,
+    "sandbox": {"filesystem": {"denyRead": ["~/.netrc", 5, "/srv/keys"]}},
 }
 CODEX = f"""
 model = "gpt-6-sol"
@@ -120,7 +121,7 @@ def test_imports_are_shown_and_written_only_after_approval(person: Place) -> Non
         "terminal": {"status_command": "x", "status_format": "claude"},
         "provider": {"model": "anthropic/claude-opus-5-5"},
         "tokens": {"effort": "high"},
-        "sandbox": {"profile": "read-only", "writable": ["/usr/share"]},
+        "sandbox": {"profile": "read-only", "writable": ["/usr/share"], "masked": ["~/.netrc", "/srv/keys"]},
     }
     assert person.run("config", "show").code == 0  # it is settings that a session takes
     assert "PreToolUse" in person.run("hooks", "list").out
@@ -142,6 +143,7 @@ def test_omissions_are_reported_with_reasons_and_no_key_is_shown_or_copied(perso
         "env.FOO": "export it",
         "env.ANTHROPIC_API_KEY": "agentcli login",
         "cleanupPeriodDays": "no such setting",
+        "sandbox.filesystem.denyRead": "got `int`",
         "config.toml: model": "already",
         "approval_policy": "already",
         "network_access": "sandbox.hosts",
@@ -215,7 +217,7 @@ def test_a_project_gets_its_own_and_its_local_settings(place: Place) -> None:
     ran = place.run("config", "import", "claude-code", "--project", "--yes")
     shared = tomllib.loads((place.folder / ".agentcli/config.toml").read_text())
     local = tomllib.loads((place.folder / ".agentcli/config.local.toml").read_text())
-    assert shared.keys() == {"permissions", "hooks"}
+    assert shared.keys() == {"permissions", "hooks", "sandbox"}
     assert "Edit(/src/**)" in shared["permissions"]["allow"]
     assert local == {"permissions": {"allow": ["Bash(make *)", "Bash(uv run *)"]}}
     assert "provider.model cannot be set by a project" in ran.out

@@ -1,4 +1,4 @@
-"""Where only Landlock confines commands: what it cannot keep is put back, asked about, and said."""
+"""Where only Landlock confines commands: what it cannot keep is reverted, asked about, and said."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_protected_files_are_reverted_in_every_mode(no_roots_place: Place, comma
     unlock = "chmod -R u+rwX . 2>/dev/null; chmod u+rwX .git sub sub2 2>/dev/null; true"
     told = run_in(place, command.format(aside=place.home / "state/put_aside"), unlock)
     assert REVERTED in told[0]
-    assert "could not be put back" not in "".join(told)
+    assert "could not be reverted" not in "".join(told)
     assert git_files(place) == before
     assert not (place.folder / ".vscode").exists()
     for name in ("sub", "sub2"):
@@ -190,7 +190,7 @@ def test_failed_reverts_are_reported_and_retried(place: Place) -> None:
             subprocess.run(["chattr", "-i", str(hooks)], check=True)
     assert len(told) == 2
     for each in told:
-        assert f"could not be put back: {hooks} (Operation not permitted)" in each
+        assert f"could not be reverted: {hooks} (Operation not permitted)" in each
         assert "reverted" not in each
     (hooks / "pre-push").write_text("theirs")
     assert f"{hooks}/pre-commit (what stood there is in " in run_in(place, "true")[0]
@@ -278,7 +278,7 @@ def test_changes_of_commands_are_reverted_after_a_kill(
     assert git_files(place) == before
     assert place.folder.stat().st_mode & 0o500 == 0o500
     assert (place.folder / "new/.git/config").exists() == (len(commands) == 2)
-    assert "Put back" not in place.run("doctor").out
+    assert "Reverted changes" not in place.run("doctor").out
     assert not list((place.home / "state/put_aside/unfinished").iterdir())
 
 
@@ -287,7 +287,7 @@ def test_an_immediate_start_waits_until_the_revert_is_done(place: Place) -> None
     line = "trap '' TERM; echo evil > .git/hooks/pre-commit; touch begun; sleep 30"
     with place.start("-m", in_turn(place, line), "-p", "go", *AUTO) as running:
         wait_until((place.folder / "begun").exists, "the command")
-        assert "Put back" not in place.run("doctor").out  # that session is at it
+        assert "Reverted changes" not in place.run("doctor").out  # that session is at it
         assert (place.folder / ".git/hooks/pre-commit").exists()
         kill(running, with_keeper=False)
     (told,) = run_in(place, "ls .git/hooks")
@@ -321,7 +321,7 @@ while time.monotonic() < until:
 
 @pytest.mark.full
 def test_a_job_that_flips_links_leads_nothing_outside(place: Place) -> None:
-    """A link stands for the hooks every other moment, while they are put back after other commands again and again."""
+    """A link stands for the hooks every other moment, while they are reverted after other commands again and again."""
     outside, hooks = place.folder.parent / "outside", place.folder / ".git/hooks"
     outside.mkdir()
     for number in range(100):
@@ -471,7 +471,7 @@ def test_a_change_that_cannot_be_reverted_for_lack_of_space_is_reported_once(pla
     hook = place.folder / ".git/hooks/pre-commit"
     hook.write_bytes(bytes(17_000_000))
     told = run_in(place, "true", "echo evil > .git/hooks/pre-commit", "true")
-    changed = f"could not be put back: {hook} (there was no room to keep a copy of it)"
+    changed = f"could not be reverted: {hook} (there was no room to keep a copy of it)"
     assert [changed in each for each in told] == [False, True, False]
 
 

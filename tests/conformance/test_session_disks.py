@@ -245,14 +245,21 @@ async def test_an_index_that_is_damaged_is_made_anew_with_all_entries(tmp_path: 
     assert await read(path, id) == before
 
 
+def copied_with_log(path: Path, folder: Path, changes: str) -> Path:
+    """Change a file, and copy it with its log, in which the changes still are."""
+    copy = database(folder)
+    copy.parent.mkdir(parents=True)
+    with closing(apsw.Connection(str(path))) as db:
+        db.execute(changes)
+        for suffix in ("", "-wal"):
+            shutil.copy(f"{path}{suffix}", f"{copy}{suffix}")
+    return copy
+
+
 async def test_the_log_of_a_damaged_file_is_read_and_kept_with_it(tmp_path: Path) -> None:
     path, id, _ = await stored(tmp_path, "one", "two")
-    place = database(tmp_path / "copy")
-    place.parent.mkdir(parents=True)
-    with closing(apsw.Connection(str(path))) as db:
-        db.execute("PRAGMA foreign_keys = off; DELETE FROM sessions")
-        for suffix in ("", "-wal", ".copy"):
-            shutil.copy(f"{path}{suffix}", f"{place}{suffix}")
+    place = copied_with_log(path, tmp_path / "copy", "PRAGMA foreign_keys = off; DELETE FROM sessions")
+    shutil.copy(f"{path}.copy", f"{place}.copy")
     assert check(place).is_file_damaged
     report = repair(place)
     assert report.is_healthy
@@ -399,13 +406,11 @@ repair(Path(sys.argv[1]))
 
 async def test_a_repair_that_is_killed_before_it_replaces_the_file_loses_no_log(tmp_path: Path) -> None:
     path, _, _ = await stored(tmp_path, "one", "two")
-    place = database(tmp_path / "copy")
-    place.parent.mkdir(parents=True)
-    with closing(apsw.Connection(str(path))) as db:
-        db.execute("PRAGMA writable_schema = on; UPDATE sessions SET name = 'in the log'")
-        db.execute("UPDATE sqlite_master SET sql = replace(sql, '(origin)', '(time)') WHERE name = 'entries_by_origin'")
-        for suffix in ("", "-wal"):
-            shutil.copy(f"{path}{suffix}", f"{place}{suffix}")
+    changes = (
+        "PRAGMA writable_schema = on; UPDATE sessions SET name = 'in the log'; "
+        "UPDATE sqlite_master SET sql = replace(sql, '(origin)', '(time)') WHERE name = 'entries_by_origin'"
+    )
+    place = copied_with_log(path, tmp_path / "copy", changes)
     assert subprocess.run([sys.executable, "-c", KILLED_REPAIR, str(place)], check=False).returncode == 9
     async with on_disk(tmp_path / "copy") as store:
         with pytest.raises(StorageError, match="its repair was not finished"):

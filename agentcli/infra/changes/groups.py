@@ -236,9 +236,10 @@ def _diff(name: str, before: FileEntry | None, after: FileEntry | None, limit: D
     if limit.chars_left < 0:
         return None
     hunks = len(diff_hunks(diff))
-    # Hunks can be chosen unless they lack a change, as of line ends, or the name has a line break: that spoils headers.
+    # Hunks cannot be chosen if they do not show every change, as of line ends, or if a line break in the name spoils
+    # their headers.
     is_divisible = "\n" not in name and ("\r" not in old + new or with_hunks(old, new, range(hunks)) == new)
-    return diff, hunks if is_divisible and hunks else 1  # 1: it can only be applied as a whole
+    return diff, (hunks if is_divisible and hunks else 1)  # 1: it can only be applied as a whole
 
 
 def _text_of(entry: FileEntry | None) -> str | None:

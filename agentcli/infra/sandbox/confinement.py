@@ -42,7 +42,7 @@ class CommandResources(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits of a command. Every path is absolute, and symlinks in it are resolved.
+    """The limits of a command. Every path is absolute. Symlinks in `masked` are followed, those in grants are not.
 
     `read-only`: only a private /tmp can be written. `workspace-write`: the `roots` as well. `danger-full-access`: no
     bounds at all; only the backend `Unconfined` accepts such a command.
@@ -92,7 +92,7 @@ class Launch(NamedTuple):
     argv: list[str]
     pass_fds: tuple[int, ...] = ()  # descriptors that the command inherits
     environment: Mapping[str, str] = {}  # variables to add to the command's environment; never modified
-    setup_error_prefix: str = ""  # begins the output if confining failed and nothing ran; "" if that cannot be told
+    setup_error_prefix: str = ""  # begins the output if confining failed and nothing ran; "" if no output shows it
     launcher_words: int | None = None
     reverts: Reverts = Reverts()  # filled when the context is left
     cleanup_note: int | None = None  # a descriptor of the session's `CleanupNote`, which the keeper uses after a kill

@@ -231,7 +231,7 @@ class LocalFacts:
         return self._sandbox.dry_runs.load().why_unavailable(self._grants)
 
     def exposed_secrets(self, profile: Profile | None = None) -> Sequence[Path]:
-        """Return the secret files that the backend cannot hide from commands with this profile, without the granted."""
+        """Return the secret files that the backend cannot hide from commands with this profile, except granted ones."""
         if (profile or self.profile) in self._confinement.backend.hides_in:
             return ()
         secrets, _ = self._confinement.scan.secrets_and_auto_executed(self.roots)
@@ -250,7 +250,7 @@ class LocalFacts:
         parts = (
             self._weakness_warning,
             done and f"Reverted changes by a command whose session was killed: {done}.",
-            failed and f"Changed by a command of another session, and could not be put back: {failed}.",
+            failed and f"Changes by a command of another session could not be reverted: {failed}.",
         )
         return " ".join(filter(None, parts))
 
@@ -263,7 +263,7 @@ class LocalFacts:
         backend, scan = self._confinement.backend, self._confinement.scan
         hosts = ", ".join(dict.fromkeys(self._grants.hosts)) or "none"
         _, auto_executed_below = scan.secrets_and_auto_executed(self.roots)
-        too_many = "has too many folders: secret files deep in it may be readable for commands."
+        too_many = "is too large to find every secret file in it: commands may be able to read some."
         unprotected = len(auto_executed_below) - MAX_AUTO_EXECUTED
         lines = (
             f"Commands are confined by {backend.name}: {self.profile}, hosts: {hosts}.",

@@ -91,7 +91,7 @@ class RowReader(Reader[Sequence[FoundRows]]):
 
     def __init__(self, take: Callable[[Sequence[FoundRows]], None]) -> None:
         super().__init__(take)
-        self._unfinished: list[bytes] = []  # pieces of a long row, joined only once, because each time is a copy
+        self._unfinished: list[bytes] = []  # pieces of a long row, joined once at its end
 
     def feed(self, piece: bytes) -> None:
         """Parse the complete files, and of the last, unfinished one the complete rows."""
@@ -101,7 +101,7 @@ class RowReader(Reader[Sequence[FoundRows]]):
         *files, last = self._joined().split(b"\n\n")
         path, nul, rows = last.partition(b"\0")
         complete_rows, newline, unfinished_row = rows.rpartition(b"\n")
-        # With a line end in its path, a file waits for its end: a message that repeats the path must not be cut there.
+        # A path with a line end may be repeated in a message, which must not be cut: such a file waits for its end.
         is_plain_path = path.startswith(b"./") and b"\n" not in path
         if newline and is_plain_path:
             files.append(path + nul + complete_rows)

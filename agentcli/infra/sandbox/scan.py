@@ -32,8 +32,8 @@ _SHALLOW = {".git": 0, "__pycache__": 0} | dict.fromkeys(
     ("node_modules", "site-packages", ".venv", "venv", ".tox", "target"), 2
 )
 _ANY_DEPTH = 10_000
-_ORDINARY = 0  # the rank of folders in which protected files are expected
-# The limits by rank: ordinary folders, folders in `_SHALLOW`, and folders below those.
+# The ranks of folders: ordinary ones, those in `_SHALLOW`, and those below these; and the limits by rank.
+_ORDINARY, _FILLED, _BELOW_FILLED = range(3)
 _MAX_FOLDERS = (20_000, 20_000, 1_000)
 # The kernel does not report changes by other machines. After this time, or after this many times the duration of the
 # last walk if that is longer, all folders are read again.
@@ -109,7 +109,7 @@ class FolderWatch:
 
 class _Folder(msgspec.Struct, kw_only=True):
     stamp: tuple[int, int]  # the inode, and its change time in ns (0: read the folder again)
-    rank: int  # 0 for an ordinary folder, 1 for one in `_SHALLOW`, 2 for one below these
+    rank: int
     folders: tuple[str, ...]
     secrets: Sequence[Path]
     auto_executed: Sequence[Path]
@@ -125,24 +125,24 @@ class _Findings(NamedTuple):
 
 
 class _WalkQueue:
-    """Folders that still have to be read, by rank: 0 for ordinary ones, 1 for those in `_SHALLOW`, 2 below these."""
+    """Folders that still have to be read, by rank."""
 
     def __init__(self, max_folders: tuple[int, int, int]) -> None:
         self.by_rank = tuple(deque[tuple[str, int]]() for _ in max_folders)  # a path, and how many levels below to read
         self.remaining = [*max_folders]  # how many folders of each rank may still be read
 
-    def add(self, path: str, *, outer_rank: int = 0, levels: int = _ANY_DEPTH, is_new: bool = False) -> None:
+    def add(self, path: str, *, outer_rank: int = _ORDINARY, levels: int = _ANY_DEPTH, is_new: bool = False) -> None:
         """Add a folder from one of rank `outer_rank`; `levels` below it are read, unless `_SHALLOW` limits them."""
         shallow_levels = _SHALLOW.get(path.rpartition(os.sep)[2])  # None for an ordinary folder
-        if outer_rank:  # the folder is below one of `_SHALLOW`
+        if outer_rank != _ORDINARY:
             if levels and shallow_levels != 0:
-                self.by_rank[2].append((path, levels - 1))
+                self.by_rank[_BELOW_FILLED].append((path, levels - 1))
         elif shallow_levels is None:
             self.by_rank[_ORDINARY].append((path, levels))
         else:
             # A command may have filled a new folder, so it is read at any depth, but not if nothing in it is ever read.
             levels = _ANY_DEPTH if shallow_levels and is_new else shallow_levels
-            self.by_rank[1].append((path, levels))
+            self.by_rank[_FILLED].append((path, levels))
 
     def take(self) -> Iterator[tuple[str, int, int]]:
         """Yield the queued folders, each with its rank and levels, up to the limit of each rank."""
@@ -308,7 +308,7 @@ class Scan:
                 inside = list(entries)
             is_closed = _SHALLOW.get(path.rpartition(os.sep)[2]) == 0  # no folder inside it is read
             folders = () if is_closed else sorted(each.path for each in inside if each.is_dir(follow_symlinks=False))
-            secrets = self._secrets_among(inside) if rank < 2 else ()  # deeper, packages have sample keys
+            secrets = self._secrets_among(inside) if rank != _BELOW_FILLED else ()  # deeper, packages have sample keys
         except FileNotFoundError:
             return None
         except OSError:
@@ -323,7 +323,9 @@ class Scan:
             rank=rank,
             folders=tuple(folders),
             secrets=secrets,
-            auto_executed=[] if rank else [*map(Path, auto_executed)],  # nobody opens a project in the folders of tools
+            auto_executed=[*map(Path, auto_executed)]
+            if rank == _ORDINARY
+            else [],  # nobody opens a project in the folders of tools
             # A working copy with `.git`, or a bare repository.
             is_repository=not is_closed and (".git" in names or names >= {"HEAD", "objects", "refs"}),
         )

@@ -253,7 +253,7 @@ class PostgresTables(tables.Tables):
     words = ", words"
     words_value = ", array_to_tsvector(:words::text[])"
     lock_copies = "SELECT pg_advisory_xact_lock(hashtext('agentcli copies'))"
-    wait_for_changed_copies = "SELECT pg_advisory_xact_lock_shared(hashtext('agentcli copies'))"
+    wait_for_copy_changes = "SELECT pg_advisory_xact_lock_shared(hashtext('agentcli copies'))"
 
     def __init__(self, db: Connection) -> None:
         self.db = db
@@ -309,14 +309,14 @@ class _OrderedWork:
 
     def __init__(self, run: Callable[[tables.Work[StoredEntries]], Awaitable[StoredEntries]]) -> None:
         self._run = run
-        self._working = asyncio.Lock()
+        self._work_lock = asyncio.Lock()
         self._tasks: set[asyncio.Task[StoredEntries]] = set()
 
     def submit(self, work: tables.Work[StoredEntries]) -> asyncio.Future[StoredEntries]:
         return asyncio.shield(start_in_background(self._do(work), self._tasks))
 
     async def _do(self, work: tables.Work[StoredEntries]) -> StoredEntries:
-        async with self._working:
+        async with self._work_lock:
             try:
                 # A connection is lost if the server restarts or this program was stopped for some seconds. Repeating
                 # the work is safe, because it leaves out entries that are stored already.

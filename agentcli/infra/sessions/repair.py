@@ -102,7 +102,7 @@ def _faults(path: Path) -> list[Fault]:
 
 
 def copy_lock(path: Path, *, timeout_s: float) -> FileLock:
-    """Return the lock of the program that copies, repairs or `wipe`s a file. Entering it raises `TimeoutError`."""
+    """Return the lock of the program that copies, repairs or wipes a file. Entering it raises `TimeoutError`."""
     folder = path.parent / "locks"
     make_private_folder(folder)
     return FileLock(folder / f"{path.name}.copy", timeout_s=timeout_s)
@@ -195,7 +195,9 @@ def _replace_damaged(path: Path) -> CheckReport:
         # Not even a power cut may leave the new file beside the old log.
         moves += [(f"{file}{suffix}", str(database.moved_log(file, suffix))) for suffix in ("-wal", "-shm")]
         _replace_after_moves(file, new, moves)
-        _finish_moves(file)
+        with suppress(OSError):  # the file is replaced by now; the next repair removes the logs that are left
+            database.sync_folder(file.parent)
+            _finish_moves(file)
     return CheckReport(path=str(path), found=before.found, left=left, kept_as=str(kept_as), restored_from=restored_from)
 
 
@@ -227,7 +229,8 @@ def _write_copy(source: BinaryIO, target: Path) -> None:
 
 def _block_openers(file: BinaryIO) -> None:
     """Let programs that open the file now wait, or they would make another log for it. Raises `TimeoutError`."""
-    for _ in range(100):  # for a second, because other programs have this lock only for a moment
+    deadline = time.monotonic() + _TIMEOUT_S
+    while time.monotonic() < deadline:  # other programs have this lock only for a moment
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _PENDING_BYTE)
             return
@@ -259,7 +262,6 @@ def _replace_after_moves(file: Path, new: Path, moves: Sequence[tuple[str, str]]
         database.sync_folder(file.parent)  # the moves must be on disk first
         new.replace(file)
         undo.pop_all()
-    database.sync_folder(file.parent)
 
 
 def _rewrite(old: Path, new: Path) -> bool:

@@ -75,7 +75,7 @@ class Tables(ABC):
     words: str = ""  # ", " and the column with the words of an entry; "" if there is none
     words_value: str = ""  # ", " and the expression for that column's value, made from `:words`
     lock_copies: str = "SELECT 1"  # waits until nobody copies entries or changes entries that have copies
-    wait_for_changed_copies: str = "SELECT 1"  # waits until nobody changes entries that have copies
+    wait_for_copy_changes: str = "SELECT 1"  # waits until nobody changes entries that have copies
     forget_words: str = "SELECT 1"  # removes the index of words, which the next search rebuilds
     forget_stream: str = "SELECT 1"  # removes the event stream `:id`, which a server rebuilds from the log
 
@@ -158,7 +158,7 @@ async def _store_session(db: Tables, new: UnstoredSession) -> None:
     """Store a new session. A fork also gets copies of the entries that it has in common with its source."""
     fork_values = {"source": new.source_id, "shared": new.shared_count}
     if new.source_id:  # check the source first, because failing work must not have changed anything
-        await db.rows(db.wait_for_changed_copies)
+        await db.rows(db.wait_for_copy_changes)
         last_shared = "SELECT id FROM entries WHERE session_id = :source AND trashed = 0 AND seq = :shared"
         if await db.value(last_shared, **fork_values) != new.last_shared_id:
             raise StorageError(

@@ -264,7 +264,9 @@ class Walk:
             return self._walk_script(segment, call, state, structs.replace(context, stdin_text=stdin_text))
         layers = [*call.layers, *call.possible_commands]
         values = [variable.partition("=")[2] for variable in (*variables, *wrapper_variables)]
-        problem, effects = self._judge_program(node, call, state, values, is_catastrophe=bool(catastrophe))
+        problem, effects = self._judge_program(
+            node, call, state, layers=layers, values=values, is_catastrophe=bool(catastrophe)
+        )
         words = tuple(field.text for field in call.fields) if all(field.is_known for field in call.fields) else None
         effects = segment.effects | effects
         segment = structs.replace(segment, words=words, reason=problem or segment.reason, effects=effects)
@@ -274,7 +276,14 @@ class Walk:
         return calls.states_after(call, state)
 
     def _judge_program(
-        self, node: CommandNode, call: calls.ProgramCall, state: State, values: Sequence[str], *, is_catastrophe: bool
+        self,
+        node: CommandNode,
+        call: calls.ProgramCall,
+        state: State,
+        *,
+        layers: Sequence[Sequence[Field]],
+        values: Sequence[str],
+        is_catastrophe: bool,
     ) -> tuple[str, Effects]:
         """Return why the program of a call may do more than read, or "", and its effects without redirections."""
         check = ReadCheck(self.workspace, state)
@@ -283,7 +292,6 @@ class Walk:
             return "", Effects(reads=tuple(check.reads))
         effects = self._effects_of_program(node, call, state)
         if problem:
-            layers = [*call.layers, *call.possible_commands]
             effects |= Effects(reads=named_secrets(layers, values, state), names=sensitive_files(layers, state))
         return problem, effects
 

@@ -155,7 +155,7 @@ def _make_output(result: CommandResult, arguments: Bash, context: ToolContext, *
     }
     failure = "timed out" if timed_out else f"exit {code}" if code else ""
     summary = failure or describe_line_count(result.output) or "no output"
-    for paths, what in ((result.reverts.reverted, "put back"), (result.reverts.not_reverted, "could not be put back")):
+    for paths, what in ((result.reverts.reverted, "reverted"), (result.reverts.not_reverted, "could not be reverted")):
         summary += f"; {len(paths)} protected files {what}" if paths else ""
     summary += "; .git/config was not written" if _GIT_SETTINGS_KEPT in explanations else ""
     content = "\n".join(part for part in (output.rstrip("\n"), *notes) if part)

@@ -220,7 +220,8 @@ def read_lines(head: bytes, file: BinaryIO, line_range: LineRange, declared_char
         file.seek(head_end)
         if declared := encodings.declared_codec(declared_charset, head + file.read()):
             encoding, is_certain = declared, True
-    codec, errors = "utf-8" if guess.wide_encoding else encoding, encodings.error_handler_of(encoding)
+    codec = "utf-8" if guess.wide_encoding else encoding  # UTF-16 and UTF-32 were turned into UTF-8 while read
+    errors = encodings.error_handler_of(encoding)
     if errors == "strict":  # another program may have changed the file since its encoding was found
         errors = "replace"
     return LinesRead(

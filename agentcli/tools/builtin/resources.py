@@ -73,16 +73,16 @@ def _use_memory(arguments: MemoryCall, memory: Memory, files: FileLedger) -> Too
 
 def _change_memory(name: str, new_text: str | None, memory: Memory, files: FileLedger) -> ToolOutput:
     """Write a file, or delete it if `new_text` is None. The model must have read it: the user writes there, too."""
-    place, before = memory.path_of(name), None
+    path, before = memory.path_of(name), None
     with suppress(ToolError):  # missing, or it cannot be read: then `memory.write` fails, but `delete` does not
         before = memory.view(name)
     if before is not None:
-        files.require_current(place, before.encode(), "view it, and keep the lines that the user wrote")
+        files.require_current(path, before.encode(), "view it, and keep the lines that the user wrote")
     if new_text is None:
         memory.delete(name)
     else:
         memory.write(name, new_text, before=before)
-        files.record(place, new_text.encode())
+        files.record(path, new_text.encode())
     diff = bounded_diff(unified_diff(name, before or "", new_text or ""))
     content = f"{'Deleted' if new_text is None else 'Saved in'} {name}."
     return ToolOutput(content, {"path": name, "diff": diff}, f"{name} {diff_counts(diff)}")

@@ -41,6 +41,16 @@ def is_allowed(operation: str, path: str, bounds: Bounds = BOUNDS) -> bool:
     return allowed
 
 
+def test_a_link_to_a_masked_folder_is_followed_and_one_in_place_of_a_granted_folder_is_not(tmp_path: Path) -> None:
+    for name in (".ssh", "granted"):
+        (tmp_path / f"real{name}").mkdir()
+        (tmp_path / name).symlink_to(tmp_path / f"real{name}")
+    masked, granted = (tmp_path / ".ssh",), (tmp_path / "granted",)
+    bounds = Bounds(profile="workspace-write", roots=(WS,), home=HOME, masked=masked, writable=granted)
+    assert not is_allowed("file-read-data", f"{tmp_path}/real.ssh/id_rsa", bounds)
+    assert not is_allowed("file-write-data", f"{tmp_path}/realgranted/x", bounds)
+
+
 @pytest.mark.parametrize("path", [
     "/Users/ada/work/a", "/Users/ada/work/.git/index", "/Users/ada/work/.git/objects/ab/cd", "/Users/ada/granted/x",
     "/private/var/folders/x/T/y", "/dev/null", "/Users/ada/work/.mcp.json5", "/Users/ada/work/sub/.agentcli",

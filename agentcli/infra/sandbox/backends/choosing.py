@@ -231,11 +231,13 @@ def seatbelt_profile(bounds: Bounds, *, tmp: Path) -> str:
         "(deny process-info* (target others))",
         "(deny file-write*)",
         _rule("allow file-write*", [f"(literal {_quote(device)})" for device in _DEVICES]),
-        _rule("allow file-write*", _subpaths([*granted, tmp, *filter(None, (bounds.resources.cache,))])),
+        _rule("allow file-write*", _subpaths(granted)),
+        _rule("allow file-write*", _subpaths([tmp, *filter(None, (bounds.resources.cache,))], follows_links=True)),
         *(_protection_rules(bounds) if may_write else ()),
-        _rule("deny file-read*", _subpaths(bounds.masked)),
+        _rule("deny file-read*", _subpaths(bounds.masked, follows_links=True)),
         _rule("allow file-read*", _subpaths(bounds.readable_again)),
-        _rule("deny file-write*", _subpaths(bounds.masked)),  # also inside what was made writable above
+        # Also inside what was made writable above.
+        _rule("deny file-write*", _subpaths(bounds.masked, follows_links=True)),
     ]
     return "\n".join(rule for rule in rules if rule) + "\n"
 
@@ -261,8 +263,10 @@ def _protection_rules(bounds: Bounds) -> list[str]:
     return [*rules, _rule("allow file-write*", _subpaths(bounds.writable))]  # last, so it wins over the rules above
 
 
-def _subpaths(folders: Sequence[Path]) -> list[str]:
-    return [f"(subpath {_quote(path)})" for folder in folders for path in _spellings(folder)]
+def _subpaths(folders: Sequence[Path], *, follows_links: bool = False) -> list[str]:
+    """Return filters for folders; with `follows_links` also for their real paths, which the system compares."""
+    real = [Path(os.path.realpath(folder)) for folder in folders] if follows_links else []
+    return [f"(subpath {_quote(path)})" for folder in (*folders, *real) for path in _spellings(folder)]
 
 
 def _rule(action: str, filters: Sequence[str]) -> str:

@@ -187,16 +187,21 @@ class DryRuns:
         try:
             with caches.in_use():
                 overlays = Overlays(self._confinement(), bounds, private.path, caches.layer_over)
-                result, limit = await self._exec(overlays, command, on_output, detach_handle)
+                result, exceeded_limit = await self._exec(overlays, command, on_output, detach_handle)
                 groups, cached = list[ChangeGroup](), list[str]()
-                if not limit:
+                if not exceeded_limit:
                     try:
                         groups, cached = await asyncio.to_thread(self._read_changes, overlays, bounds, caches)
                     except TooMuch as error:
-                        limit = str(error)
-                groups = await self._describe_git(overlays, groups, partial(self._run_read_only, command.grants))
+                        exceeded_limit = str(error)
+                groups = await self._prepare_for_review(overlays, groups, partial(self._run_read_only, command.grants))
                 return OverlayDryRun(
-                    result=result, groups=groups, private=private, hides=how_hidden, exceeded_limit=limit, cached=cached
+                    result=result,
+                    groups=groups,
+                    private=private,
+                    hides=how_hidden,
+                    exceeded_limit=exceeded_limit,
+                    cached=cached,
                 )
         except BaseException as error:
             await asyncio.shield(asyncio.to_thread(private.close))
@@ -252,7 +257,7 @@ class DryRuns:
             cached += [name_of(changes.at(path)) for path in new_caches]
         return groups, cached
 
-    async def _describe_git(
+    async def _prepare_for_review(
         self, overlays: Overlays, groups: list[ChangeGroup], run_in: Callable[..., Awaitable[str]]
     ) -> list[ChangeGroup]:
         """Prepare the groups for the person's review: mark lost work, add git's descriptions of repositories, sort."""

@@ -12,13 +12,13 @@ from typing import BinaryIO
 from agentcli.infra.sandbox.processes.keeper import MAX_OUTPUT_BYTES
 from agentcli.tools.observation import as_shown
 
-# The first piece of live text is shown at once, further ones every 50 ms. Nobody reads along after 100,000 characters:
-# then pieces come more slowly, and only the end of each is shown. Sizes are in characters.
-_LIVE_EVERY_S = 0.05
-_LIVE_SLOWLY_S = 0.5
-_LIVE_PIECE = 4_000
-_LIVE_FREELY = 100_000
-_LIVE_LAST = 15_000  # of the text not yet shown when the command ends
+# The first piece of live text is shown at once, further ones after short pauses. Nobody reads along after
+# `_MAX_FAST_CHARS`: then the pauses are longer, and only the end of each piece is shown.
+_FAST_PAUSE_S = 0.05
+_SLOW_PAUSE_S = 0.5
+_MAX_FAST_CHARS = 100_000
+_MAX_SLOW_PIECE_CHARS = 4_000
+_MAX_LAST_PIECE_CHARS = 15_000  # of the text not yet shown when the command ends
 
 _WRITE_AT = 1 << 20  # bytes not yet in the file
 _MAX_LINE_CHARS = 65_536  # of an unfinished line
@@ -175,15 +175,17 @@ class _LiveOutput:
     def add(self, text: str) -> None:
         """Take text, which is shown at once except during a pause."""
         self._pending += text
-        max_chars = max(_LIVE_LAST, self._max_piece)
+        max_chars = max(_MAX_LAST_PIECE_CHARS, self._max_piece_chars)
         if len(self._pending) > 2 * max_chars:  # not at each overflow, because a cut copies the rest
             self._skip_to_last(max_chars)
         if self._pending and self._timer is None:
             self._show()
 
     @property
-    def _max_piece(self) -> int:
-        return max(_LIVE_PIECE, _LIVE_FREELY - self._shown)  # everything, until `_LIVE_FREELY` characters were shown
+    def _max_piece_chars(self) -> int:
+        return max(
+            _MAX_SLOW_PIECE_CHARS, _MAX_FAST_CHARS - self._shown
+        )  # all of it, until `_MAX_FAST_CHARS` were shown
 
     def _skip_to_last(self, max_chars: int) -> None:
         over = max(0, len(self._pending) - max_chars)
@@ -195,15 +197,15 @@ class _LiveOutput:
         self._timer = None
         if not self._pending:
             return
-        self._skip_to_last(max(_LIVE_LAST, self._max_piece) if is_last else self._max_piece)
+        self._skip_to_last(max(_MAX_LAST_PIECE_CHARS, self._max_piece_chars) if is_last else self._max_piece_chars)
         text, self._pending = self._pending, ""
         self._shown += len(text)
         if self._skipped:
             text = f"\n[{self._skipped:,} characters not shown]\n{text}"
             self._skipped = 0
-        pause = _LIVE_EVERY_S if self._shown < _LIVE_FREELY else _LIVE_SLOWLY_S
+        pause_s = _FAST_PAUSE_S if self._shown < _MAX_FAST_CHARS else _SLOW_PAUSE_S
         if not is_last:
-            self._timer = asyncio.get_running_loop().call_later(pause, self._show)
+            self._timer = asyncio.get_running_loop().call_later(pause_s, self._show)
         self._on_output(text)
 
     def close(self) -> None:

@@ -76,7 +76,7 @@ class SpareShell:
 
 
 def _make_sandbox_check(launch: Launch, command: Command, confinement: ExitStack) -> SandboxCheck:
-    """Return a check if a later command's sandbox is the same, for use until `confinement` ends. Raises `OSError`."""
+    """Return a test that a later command's sandbox equals this one, until `confinement` ends. Raises `OSError`."""
     started_ns = time.time_ns()
     mount_table = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
     confinement.callback(os.close, mount_table)

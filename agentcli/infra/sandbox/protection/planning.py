@@ -77,7 +77,9 @@ def _make_plan(bounds: Bounds, cwd: str, planner: "RepositoryPlanner", max_commi
             if folder not in plan.writable:
                 plan.add(plan_below_root(planner.plan_git_folder, folder, number))
         if len(found) > MAX_REPOSITORIES or scan.is_partial(root):
-            plan.problems.append(f"{root} has too many folders or repositories to protect all that are in it.")
+            plan.problems.append(
+                f"{root} has too many folders or repositories: some repositories in it are not protected."
+            )
     for folder in map(str, bounds.writable):
         if kind_of(folder) == "folder":
             plan.add(planner.plan_repository(folder))

@@ -81,7 +81,7 @@ class ProtectedSnapshot:
         return not self._recorded
 
     def accept_write(self, path: str, content: bytes) -> None:
-        """From now on restore a file with the content that the person approved; other new files are still removed."""
+        """Revert changes to a file to the content that the person approved; move other new files aside as before."""
         new_folders = self._new_folders_around(path)
         if new_folders is not None:  # else no folder around it is recorded, so nothing there is reverted
             self._recorded |= {folder: self._acceptable_state(folder, "folder") for folder in new_folders}

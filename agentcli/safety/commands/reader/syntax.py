@@ -54,7 +54,7 @@ class Redirect(Struct):
     descriptor: str = ""  # the text before the operator: `2`, `{name}`; "" for the standard input or output
 
 
-class CommandNode(Struct):
+class CommandNode(Struct, kw_only=True):
     """A simple command, or a subshell. Without words it only sets variables or redirects."""
 
     text: str = ""  # the whole command as written
