@@ -151,7 +151,7 @@ class Builder:
         settings, limits, parts = self.config.settings, self.config.settings.limits, self._options.parts
         context = structs.replace(
             parts.context,
-            policy=parts.context.policy or watch,  # compacts before requests: a caller may have an own way to do that
+            policy=parts.context.policy or watch,  # compacts before requests, perhaps in a way of the caller's
             watch=watch,  # compacts on demand, and after a request that was too long
             warn_at=settings.compaction.warn_at,
             count_texts=self.models.count_texts,

@@ -169,13 +169,13 @@ def resume_turn(state: AgentState, runtime: Runtime, emit: Emit, *, if_unanswere
     conversation = state.conversation
     pending = conversation.pending_calls
     has_unstarted_calls = bool(conversation.unstarted_calls)  # they wait for the person's approval
-    partial = "" if has_unstarted_calls else partial_answer(conversation)
+    unfinished = "" if has_unstarted_calls else partial_answer(conversation)
     has_lost_reply = if_unanswered and is_unanswered(conversation) and not pending
-    if not (has_unstarted_calls or partial or has_lost_reply):
+    if not (has_unstarted_calls or unfinished or has_lost_reply):
         return None
     turn = _new_turn(state, runtime, emit)
-    if partial:
-        turn.answer = AnswerText(parts=[partial], is_partial=True)  # the model's next text continues it
+    if unfinished:
+        turn.answer = AnswerText(parts=[unfinished], is_partial=True)  # the model's next text continues it
         turn_log.add_reminders(turn)
         turn_log.add(turn, reminder(GO_ON))
         return turn
@@ -187,7 +187,7 @@ def resume_turn(state: AgentState, runtime: Runtime, emit: Emit, *, if_unanswere
 
 def _new_turn(state: AgentState, runtime: Runtime, emit: Emit) -> Turn:
     """Return a turn with budgets and steps of its own, whose calls store their entries in the log."""
-    state.remember_mode()  # a mode that a turn runs in is one to return to after plan mode
+    state.remember_mode()  # after plan mode, the session returns to the newest mode in which a turn ran
     budgets = state.budgets.within(Account("turn", runtime.limits.budgets))
     turn = Turn(
         state=state,

@@ -18,10 +18,10 @@ from agentcli.tools.tool import Ask, ToolOutput
 
 
 class OpenQuestion(Struct, frozen=True):
-    """A question that waits for an answer; `decide` returns the decision of the current permissions on its call."""
+    """A question that waits for an answer; `decide_now` returns the current permissions' decision on its call."""
 
-    request: AnyQuestion
-    decide: Decide | None
+    event: AnyQuestion
+    decide_now: Decide | None
     answer: asyncio.Future[Approve | PolicyDecision]
 
 
@@ -53,7 +53,7 @@ class Questions:
         """Close the questions that the current permissions decide, or all if the turn was stopped."""
         stop = PolicyDecision(outcome="deny", reason="Not run: the user declined another call") if is_stopped else None
         for id, question in list(self.open.items()):
-            decision = stop or (question.decide() if question.decide is not None else None)
+            decision = stop or (question.decide_now() if question.decide_now is not None else None)
             if decision is not None and decision.outcome != "ask":
                 self.answer(id, decision)
                 self._publish(ApprovalSettled(id))

@@ -92,7 +92,7 @@ class Session:
 
     @property
     def open_questions(self) -> dict[str, AnyQuestion]:
-        return {id: question.request for id, question in self._questions.open.items()}
+        return {id: question.event for id, question in self._questions.open.items()}
 
     def submit(self, op: ops.Op) -> None:
         """Submit an operation, from any thread. Its effects arrive as events."""

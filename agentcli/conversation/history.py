@@ -176,21 +176,23 @@ class LogSearch:
     def search(self, query: str) -> list[str]:
         """Return excerpts of the entries with the query or half of its words, best first; newer ones first if equal."""
         phrase = " ".join(query.lower().split())
-        words = [
+        patterns = [
             re.compile(rf"(?<!\w){re.escape(word)}(?!\w)" if len(word) <= _MAX_SHORT_WORD else re.escape(word))
             for word in distinctive_words(phrase)
         ]
         texts = [(number, entry.body, _searched_text(entry.body)) for number, entry in self._numbered()]
         lowered = [text.lower() for _, _, text in texts]
-        # By word: how many entries have it. A rare word scores more than a frequent one.
-        counts = {word: sum(word.search(text) is not None for text in lowered) for word in words}
+        # How many entries each pattern matches. A rare word scores more than a frequent one.
+        counts = {pattern: sum(pattern.search(text) is not None for text in lowered) for pattern in patterns}
         scored: list[tuple[float, int, str]] = []  # the score, number and excerpt of an entry
         for (number, body, text), lower in zip(texts, lowered, strict=True):
-            # By word: the position in the text where it first occurs.
-            found = {word: match.start() for word in words if (match := word.search(lower))}
+            # Where each pattern first matches the text.
+            found = {pattern: match.start() for pattern in patterns if (match := pattern.search(lower))}
             has_phrase = phrase in lower
-            if has_phrase or (found and 2 * len(found) >= len(words)):
-                score = sum(math.log(1 + len(texts) / counts[word]) for word in found) + has_phrase * _PHRASE_SCORE
+            if has_phrase or (found and 2 * len(found) >= len(patterns)):
+                score = (
+                    sum(math.log(1 + len(texts) / counts[pattern]) for pattern in found) + has_phrase * _PHRASE_SCORE
+                )
                 at = lower.find(phrase) if has_phrase else found[min(found, key=counts.__getitem__)]  # the rarest word
                 start, end = max(0, at - _EXCERPT_CHARS), at + _EXCERPT_CHARS
                 excerpt = f"{'…' if start else ''}{' '.join(text[start:end].split())}{'…' if end < len(text) else ''}"

@@ -208,7 +208,10 @@ async def _answer_prompts(
 
 
 def _classify_end(last_turn: Done | TurnFailed | None) -> tuple[End, str, str]:
-    """Return the attempt's end, its error, and, if the error says nothing about the agent, the reason to repeat it."""
+    """Return the attempt's end, its error, and the error again if the attempt must be repeated because of it.
+
+    An error that says nothing about the agent is no result.
+    """
     match last_turn:
         case None:  # the time ran out before a turn ended; `attempt_task` then stores `timeout` instead
             return "error", "", ""

@@ -114,8 +114,9 @@ def find_tasks(folder: Path = BUNDLED, names: Collection[str] = ()) -> Sequence[
         raise UsageError(f"Could not read {folder}: {error.strerror}.") from error
     if not files:
         raise UsageError(f"There are no tasks in {folder}. A task is a folder with a task.toml (see docs/evals.md).")
-    if (unknown := next((name for name in names if name not in files), None)) is not None:
-        raise UsageError(f"Unknown task {unknown}{did_you_mean(unknown, files)}. Choose one of {', '.join(files)}.")
+    for name in names:
+        if name not in files:
+            raise UsageError(f"Unknown task {name}{did_you_mean(name, files)}. Choose one of {', '.join(files)}.")
     tasks = [read_task(file) for name, file in files.items() if not names or name in names]
     return sorted(tasks, key=lambda task: DIFFICULTIES.index(task.difficulty))
 

@@ -158,7 +158,7 @@ def replace_media(
 
 
 def fit_media(messages: tuple[Message, ...], rules: MediaRules, positions: Sequence[int]) -> tuple[Message, ...]:
-    """Replace each image or PDF that the API would reject with a text; of too many, the newest are kept.
+    """Put a text in place of each image or PDF that the API would reject; of too many, the newest are kept.
 
     `positions` are those of all messages with media.
     """

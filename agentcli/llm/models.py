@@ -63,7 +63,10 @@ class Prices(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
         return msgspec.structs.replace(self, cache_write=write, higher=higher)
 
     def max_rates(self, prompt_tokens: int) -> tuple[float, float]:
-        """Return upper bounds in USD per token: of a prompt of this length, cached five minutes, and of its reply."""
+        """Return upper bounds in USD per token: of a prompt of this length, and of its reply.
+
+        The prompt may be written to the cache, at the price `cache_write`.
+        """
         is_long = self.above is not None and prompt_tokens > self.above
         prices = self.higher if self.higher and is_long else self
         return max(prices.input, prices.cache_write or 0.0) / 1e6, prices.output / 1e6

@@ -22,8 +22,8 @@ class Transcript(tuple[Message, ...]):  # noqa: SLOT001  # a tuple with slots ca
 class PreparedMessages:
     """The older messages of a conversation, which no later message can change, in the forms that requests need.
 
-    They end before the second newest reply, because requests put cache breakpoints into later messages: where the
-    previous request ended, just before the newest reply, and at their own end. All requests of a conversation share one
+    They end before the second newest reply, because requests put cache breakpoints into later messages: at their own
+    end, and where the previous request ended (just before the newest reply). All requests of a conversation share one
     object. If its messages begin differently, as after a compaction, they are prepared from the start.
     """
 

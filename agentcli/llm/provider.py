@@ -215,17 +215,17 @@ async def stream_with_retry(
     *,
     policy: RetryPolicy,
     on_retry: OnRetry,
-    before_try: Callable[[Request], Request] = lambda request: request,
+    before_attempt: Callable[[Request], Request] = lambda request: request,
 ) -> AsyncGenerator[StreamEvent, None]:
     """Yield the events of a reply; after a failure before its first text, wait and try again. Raises the last failure.
 
-    `before_try` returns the request of each try, and may raise an error to end them. After `on_retry`, the reply
-    begins again: the thinking and the calls that the failed try yielded are not part of it.
+    `before_attempt` returns the request of each attempt, and may raise an error to stop retrying. After `on_retry`, the
+    reply begins again: the thinking and the calls that the failed attempt yielded are not part of it.
     """
     tries, started, shown = 0, time.monotonic(), False
     while True:
         try:
-            async with aclosing(provider.stream(before_try(request))) as events:
+            async with aclosing(provider.stream(before_attempt(request))) as events:
                 async for event in events:
                     shown = shown or isinstance(event, TextDelta)
                     yield event

@@ -45,9 +45,9 @@ class Obstacle(Struct, frozen=True, kw_only=True):
 
 
 async def ask_about_obstacle(call: Call, permitted: PermittedCall, obstacle: Obstacle, report: DryRunReport) -> bool:
-    """Ask the person whether agentcli may do `obstacle.then` about an obstacle to a dry run; return True for a yes.
+    """Ask the person if agentcli may do `obstacle.then`, which removes an obstacle to a dry run; return True for a yes.
 
-    Raises `Declined` for a no to files that it needs: without these the command failed halfway, so nothing is applied.
+    Raises `Declined` if they refuse to open files: without these the command failed halfway, so nothing is applied.
     """
     use, turn, opens = call.use, call.turn, obstacle.opens
     if permitted.dry_run == "on_request" and (end := last_lines(report.result.output, call.report.mask)):

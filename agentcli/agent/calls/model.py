@@ -330,7 +330,7 @@ class TurnCalls(msgspec.Struct, kw_only=True):
     is_stopped: bool = False
 
     def hand_over(self, calls: tuple[ToolUse, ...]) -> None:
-        """Send calls to the client once the log on disk says so, so that results can arrive even after a crash."""
+        """Send calls to the client once their entry is on disk, so that results can arrive even after a crash."""
         tools = tuple(tool.spec() for tool in self.session.tools if tool.mode == "client")
         stored = asyncio.ensure_future(self.store(CallsHandedOver(tuple(call.id for call in calls), tools)))
         stored.add_done_callback(lambda _: self.emit(ClientToolRequested(calls)))

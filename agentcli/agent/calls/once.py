@@ -45,7 +45,10 @@ class KeyedCalls:
     async def once(
         self, key: str, use: ToolUse, make: Callable[[], Coroutine[Any, Any, DirectCall]], *, ttl_s: float = KEY_TTL_S
     ) -> DirectCall:
-        """Make the call of a key unless it was made before; return its end. Raises `UsageError` if that was another."""
+        """Make the call of a key unless it was made before; return its end.
+
+        Raises `UsageError` if the key was used for another call.
+        """
         self._forget_ended()
         if key not in self._calls:
             self._calls[key] = use, asyncio.create_task(make()), time.monotonic() + ttl_s
@@ -97,11 +100,10 @@ async def call_directly(
         async with limit:
             await run_call(call)
     except Exception as error:
-        is_timeout = isinstance(error, TimeoutError) and limit.expired()
-        if not is_timeout and not call.report.is_running:
+        if not (isinstance(error, TimeoutError) and limit.expired()):  # after a timeout, the report has a result
+            if call.report.is_running:  # the tool may have changed something
+                return DirectCall(error, can_repeat=False)
             raise
-        if not is_timeout:  # the tool may have changed something; after a timeout, the report has a result
-            return DirectCall(error, can_repeat=False)
     return DirectCall(call.report.finished, _can_repeat(call, call.report.finished))
 
 

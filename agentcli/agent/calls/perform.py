@@ -229,9 +229,9 @@ def _find_obstacle(call: Call, permitted: PermittedCall, report: DryRunReport) -
     lookup, deny = permitted.policy.facts.paths, call.turn.state.rules.deny
     openable: dict[PathKind, list[Path]] = {}  # the paths that the command lacked and a yes can open, by kind
     for path in report.unread:
-        kind, is_hidden = lookup.find_real(str(path), "read").kind, dry_run.hides(path)
-        # A yes opens the paths that only this dry run hides. Of those that are hidden always, it opens secret files.
-        can_open = is_hidden == "here" or (is_hidden == "always" and kind == "secret")
+        kind, hidden_in = lookup.find_real(str(path), "read").kind, dry_run.hides(path)
+        # A yes opens paths that only this dry run hides. Of those that every dry run hides, it opens only secret files.
+        can_open = hidden_in == "here" or (hidden_in == "always" and kind == "secret")
         if can_open and not rule_about([path], deny, lookup.base, tools=READERS):
             openable.setdefault(kind, []).append(path)
     if not openable:

@@ -329,6 +329,5 @@ async def run_in_terminal(calls: SessionCalls, command: str, terminal: str) -> s
     """Run a command in a terminal, given as a device path; return a note to add to the output, as on an exit code."""
     context = ToolContext(calls.workspace, f"{OWN_CALL}{os.urandom(6).hex()}")
     output = await bash.run_own(command, context, terminal=terminal)
-    return str(output.content).replace(
-        f"[ended by signal {int(SIGINT)}]", "[interrupted by the user]"
-    )  # Ctrl-C in that terminal
+    # Ctrl-C in that terminal ends the command by this signal.
+    return str(output.content).replace(f"[ended by signal {int(SIGINT)}]", "[interrupted by the user]")

@@ -257,7 +257,7 @@ class Summaries(Struct, kw_only=True, dict=True):
             await self.write(turns, focus, emit=emit)
 
     async def _write_all(self, turns: Sequence[TurnSteps], focus: str, emit: Emit | None) -> None:
-        """Choose the writer, and let it summarize each turn. Raises `UserError`, or a group of `ProviderError`s."""
+        """Choose the writer, and let it summarize each turn. Raises `UserError` or `ProviderError`, also in groups."""
         provider, writer = await self.choose_writer(self._may_use_small_model)
         if writer.small:  # small models, such as most local ones, are not used for summaries
             return
@@ -312,7 +312,10 @@ class Summaries(Struct, kw_only=True, dict=True):
         return hashlib.sha256(source.encode(errors="replace")).hexdigest()
 
     async def _summarize(self, text: str, focus: str, provider: Provider, writer: ModelInfo) -> str:
-        """Return the summary of a text, without its middle if the writer's window is small. Raises `ProviderError`."""
+        """Return the summary of a text, without its middle if the writer's window is small.
+
+        Raises `ProviderError`, and `OverBudget` if no budget covers it.
+        """
         settings, max_tokens_read = self.settings, int(MAX_SHARE_READ * writer.window)
         if (tokens := estimate_text(text, writer)) > max_tokens_read:
             text = cut_middle(text, len(text) * max_tokens_read // tokens)

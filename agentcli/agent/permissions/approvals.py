@@ -118,7 +118,7 @@ class PermittedCall(Struct, frozen=True, kw_only=True):
 async def permit(
     call: Call, tool: Tool, arguments: Any, context: ToolContext, *, hooks: HookAnswer
 ) -> PermittedCall | None:
-    """Return the call if it may run; None for a new decision if the person changed its input. Raises `ToolError`."""
+    """Return the permitted call; None if the person changed its input, for a new decision. Raises `ToolError`."""
     session = call.turn.session
     facts = find_facts(tool, arguments, session.workspace)
     only_reads = facts.command is not None and facts.command.verdict == "allow"  # so it needs no dry run

@@ -111,7 +111,7 @@ def command_effects(facts: CallFacts, command: CommandAnalysis) -> CallEffects:
     return CallEffects(tuple(filter(None, (*grave, *plain))), tuple(filter(None, grave)))
 
 
-# Each of the following functions returns lines, which are "" for effects that a command does not have.
+# The next three functions return lines, which are "" for effects that a command does not have.
 
 
 def _deletion_and_host_lines(facts: CallFacts, command: CommandAnalysis, runs_download: bool) -> list[str]:
@@ -129,9 +129,8 @@ def _deletion_and_host_lines(facts: CallFacts, command: CommandAnalysis, runs_do
 
 def _blocked_file_lines(facts: CallFacts) -> list[str]:
     shown = facts.paths.shown
-    runs_inside = not facts.why_runs_outside and not getattr(facts.arguments, "unconfined", False)
     outside = [file.real for file in facts.blocked_files if file.kind == "outside"]
-    lost = [path for path in outside if runs_inside and facts.paths.is_lost_in_tmp(path)]
+    lost = [path for path in outside if facts.stays_inside and facts.paths.is_lost_in_tmp(path)]
     special = [file for file in facts.blocked_files if file.kind != "outside"]  # secret or auto-executed
     return [
         _effect_line("writes outside the project:", shown(tuple(str(path) for path in outside if path not in lost))),
@@ -173,7 +172,7 @@ def _installs_packages(segment: Segment) -> bool:
 
 
 def _unpredictable_line(command: CommandAnalysis) -> str:
-    """Return the line about those effects of a command that only the shell determines at run time."""
+    """Return the line about effects that only the shell determines at run time; "" if there are none."""
     effects = command.effects
     verbs = [verb for verb, paths in (("delete", effects.deletes), ("write", effects.writes)) if UNKNOWN in paths]
     lines = [f"may {' or '.join(verbs)} files; agentcli can't tell which"] if verbs else []

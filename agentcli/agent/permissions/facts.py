@@ -180,6 +180,11 @@ class CallFacts(Struct, frozen=True, kw_only=True):
         return ""
 
     @property
+    def stays_inside(self) -> bool:
+        """True if neither the call's arguments nor its command's effects make it run outside the sandbox."""
+        return not getattr(self.arguments, "unconfined", False) and not self.why_runs_outside
+
+    @property
     def blocked_files(self) -> tuple[judge.PathFacts, ...]:
         """The files of the call that the sandbox blocks: secret, auto-executed or outside the workspace."""
         if self.command is None:
@@ -247,8 +252,7 @@ def find_facts(tool: Tool, arguments: Any, workspace: Workspace) -> CallFacts:
 def can_dry_run(facts: CallFacts) -> bool:
     """Return True for a foreground command in the sandbox if this machine has overlays. Blocks at the first call."""
     is_in_foreground = not getattr(facts.arguments, "background", False)
-    stays_inside = not getattr(facts.arguments, "unconfined", False) and not facts.why_runs_outside
-    return facts.tool.runs_commands and is_in_foreground and stays_inside and _supports_dry_runs(facts.workspace)
+    return facts.tool.runs_commands and is_in_foreground and facts.stays_inside and _supports_dry_runs(facts.workspace)
 
 
 def _supports_dry_runs(workspace: Workspace) -> bool:

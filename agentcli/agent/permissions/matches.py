@@ -144,7 +144,7 @@ def _first_restriction(facts: CallFacts, command: records.CommandAnalysis, rules
     whole = records.Segment(text=full_text, words=None, verdict="try", reason="", deny_forms=(full_text,))
     segments = (*command.segments, whole)
 
-    def is_about(rule: Rule) -> bool:
+    def covers_call(rule: Rule) -> bool:
         if rule.is_about(facts.tool.name):
             return not rule.pattern or any(records.restricts(rule.pattern, segment) for segment in segments)
         if not rule.pattern:
@@ -158,7 +158,7 @@ def _first_restriction(facts: CallFacts, command: records.CommandAnalysis, rules
             paths = facts.paths.find_each((*effects.writes, *effects.deletes), "write")
         return any(restriction_covers(rule.pattern, path, facts.paths.base) for path in paths)
 
-    return next(filter(is_about, rules), None)
+    return next(filter(covers_call, rules), None)
 
 
 def _allow_rules(facts: CallFacts, command: records.CommandAnalysis, rules: list[Rule]) -> tuple[tuple[Rule, ...], str]:

@@ -67,7 +67,11 @@ class PaidRequest(Struct, kw_only=True, dict=True):
         try:
             async with asyncio.timeout(None) as self._deadline:
                 stream = llm.stream_with_retry(
-                    provider, request, policy=self.policy, on_retry=self._before_retry, before_try=self._before_attempt
+                    provider,
+                    request,
+                    policy=self.policy,
+                    on_retry=self._before_retry,
+                    before_attempt=self._before_attempt,
                 )
                 async with aclosing(stream) as events:
                     async for event in events:

@@ -188,14 +188,12 @@ class DigestWriter(Struct, frozen=True, dict=True):
                     yield from split_sentences(step.number, "answer", "Answer", _quoted(text_of(reply)))
 
     def start_of_newest_prompt(self, step: Step) -> str | None:
-        """Return the beginning of the newest prompt; None if it is short enough to stay whole."""
+        """Return the beginning of the newest prompt; None if it can stay whole: it is short, without attachments."""
         text = self._typed_text(step)
         has_attachments = isinstance(step.entry.body, User) and len(step.entry.body.content) > 1
-        return (
-            self._truncated(text, MAX_NEWEST_PROMPT_CHARS, step)
-            if len(text) > MAX_NEWEST_PROMPT_CHARS or has_attachments
-            else None
-        )
+        if len(text) <= MAX_NEWEST_PROMPT_CHARS and not has_attachments:
+            return None
+        return self._truncated(text, MAX_NEWEST_PROMPT_CHARS, step)
 
     def _truncated(self, text: str, max_chars: int | None, step: Step) -> str:
         if max_chars is None or len(text) <= max_chars + _CUT_MARK_CHARS:

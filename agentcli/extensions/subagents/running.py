@@ -159,12 +159,12 @@ class Subagents:
     def _parent_asker(self, run: AgentRun) -> Ask:
         """Return a function that asks the person the subagent's questions, with ids that name the subagent."""
 
-        async def ask(request: events.AnyQuestion, decide: Decide | None) -> Approve | PolicyDecision:
+        async def ask(question: events.AnyQuestion, decide_now: Decide | None) -> Approve | PolicyDecision:
             if (ask_person := run.call.turn.session.ask) is None:  # the last front end has left meanwhile
-                return Approve(request.id, allowed=False, comment=NOBODY_LEFT)
-            id, title = f"{run.id}/{request.id}", f"{run.id}: {request.title}"
+                return Approve(question.id, allowed=False, comment=NOBODY_LEFT)
+            id, title = f"{run.id}/{question.id}", f"{run.id}: {question.title}"
             try:
-                answer = await ask_person(replace(request, id=id, title=title, agent_id=run.id), decide)
+                answer = await ask_person(replace(question, id=id, title=title, agent_id=run.id), decide_now)
             except asyncio.CancelledError:  # the subagent is stopped while it waits for the answer
                 run.call.turn.emit(events.ApprovalSettled(id, agent_id=run.id))
                 raise

@@ -38,9 +38,8 @@ def to_body(request: llm.Request, model: ModelInfo) -> dict[str, Any]:
     """Return the body of `POST /v1/messages`. Parts that do not change come first, because the API caches prefixes."""
     body: dict[str, Any] = {"model": model.id, "max_tokens": request.max_tokens, "stream": True}
     messages = _messages(request, model)
-    newer = [
-        message for message in messages if isinstance(message, dict)
-    ]  # the others are `Raw`: encoded, without breakpoints
+    # The other messages are `Raw`: already encoded, and without breakpoints.
+    newer = [message for message in messages if isinstance(message, dict)]
     body |= _thinking_and_output(request, model, newer)
     if request.temperature is not None and model.takes_temperature and "thinking" not in body:
         body["temperature"] = request.temperature
