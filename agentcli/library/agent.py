@@ -25,10 +25,10 @@ from agentcli.conversation.schema import pack_conversation, unpack_conversation
 from agentcli.errors import AgentcliError, StorageError, UsageError
 from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.library.approvals import Approver, Callbacks, running_callbacks
-from agentcli.library.functions import PromptOrder, Results, read_prompt, recording
 from agentcli.library.history import HistoryForm, form_of, read_history, write_messages
 from agentcli.library.options import AgentOptions, accept_old_names, agent_config, session_options, stores_of
 from agentcli.library.output import OutputType, output_schema, typed_end
+from agentcli.library.prompts import PromptOrder, Results, read_prompt, recording
 from agentcli.llm.messages import Block, Content, ToolUse, Usage
 from agentcli.llm.provider import Provider, ToolSpec
 from agentcli.llm.token_encoders import AnyMessage
