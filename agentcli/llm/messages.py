@@ -302,6 +302,15 @@ def log_once(text: str) -> None:
 _SURROGATE = lazy_pattern("[\ud800-\udfff]")
 
 
+_REASONING = frozenset(("reasoning_details", "encrypted_content"))  # keys of `Opaque` blocks that hold reasoning
+
+
+def is_thought(block: Block) -> bool:
+    """Return True for a block of reasoning, in the provider's own form or ours."""
+    is_opaque_thought = isinstance(block, Opaque) and not _REASONING.isdisjoint(block.data)
+    return is_opaque_thought or isinstance(block, Thinking | RedactedThinking)
+
+
 def decode_json(data: bytes | str) -> Any:
     """Return one JSON value with U+FFFD for each lone surrogate. Raises `ValueError`, also for NaN and Infinity."""
     try:

@@ -18,18 +18,7 @@ from agentcli.errors import UserError
 from agentcli.llm import provider as llm
 from agentcli.llm.errors import BadRequest, ContextOverflow, ModelNotFound, ProviderError
 from agentcli.llm.media import Medium, media_in, replace_media
-from agentcli.llm.messages import (
-    Block,
-    Message,
-    Opaque,
-    RedactedThinking,
-    Text,
-    Thinking,
-    ToolResult,
-    ToolUse,
-    Usage,
-    encode_json,
-)
+from agentcli.llm.messages import Block, Message, Text, ToolResult, ToolUse, Usage, encode_json, is_thought
 from agentcli.llm.models import ModelInfo, RequestTarget, estimate, max_estimate
 
 
@@ -195,7 +184,6 @@ _ABOUT_OTHERS = (
 _ABOUT_SCHEMA = r"schema|parameters|propert|declaration|definition"
 _TOOL_INDEX = r"\b(?:tools|function_declarations)\W{1,2}(\d+)\b"  # such as "tools.3"; the last match is the innermost
 _A_THOUGHT = r'^""$|"thinking"|"redacted_thinking"|"reasoning_|"encrypted_content"'
-_REASONING = frozenset(("reasoning_details", "encrypted_content"))  # keys of `Opaque` blocks that hold reasoning
 _NO_THINKING = r"not support.{0,40}thinking|thinking.{0,40}not support"
 # Optional fields of a request's body, each with a pattern for rejections that name it.
 _FIELDS = {
@@ -312,7 +300,7 @@ def _content_rewrites(request: llm.Request, error: ProviderError) -> list[Rewrit
     blocks = [block for message in request.messages for block in message.content]
     # Reasoning and media that the wire format left out cannot be the cause. `sent` is `""` if the body is unknown.
     sent = encode_json(error.sent.get("messages") or error.sent.get("input", "")).decode()
-    thoughts = [repr(block) for block in blocks if _is_thought(block)] if re.search(_A_THOUGHT, sent) else []
+    thoughts = [repr(block) for block in blocks if is_thought(block)] if re.search(_A_THOUGHT, sent) else []
     media = [m.source.data for m in media_in(request.messages) if m.source.data in sent or not error.sent]
     calls = [block.id for block in blocks if isinstance(block, ToolUse)]
     # The provider accepted the results in earlier requests, so it must be the new ones, if there are any.
@@ -364,11 +352,6 @@ def _results(messages: Iterable[Message]) -> list[str]:
     return [_RESULT + b.tool_use_id for message in messages for b in message.content if isinstance(b, ToolResult)]
 
 
-def _is_thought(block: Block) -> bool:
-    is_opaque_thought = isinstance(block, Opaque) and not _REASONING.isdisjoint(block.data)
-    return is_opaque_thought or isinstance(block, Thinking | RedactedThinking)
-
-
 def without(request: llm.Request, keys: Collection[str]) -> llm.Request:
     """Return the request without the parts that these keys name; text replaces media, results and calls."""
     if not keys:
@@ -379,7 +362,7 @@ def without(request: llm.Request, keys: Collection[str]) -> llm.Request:
         return Text(f"[{type(block).__name__} omitted: the provider rejected it]") if is_rejected else block
 
     def rewrite_message(message: Message) -> Message:
-        blocks = (block for block in message.content if not (_is_thought(block) and repr(block) in keys))
+        blocks = (block for block in message.content if not (is_thought(block) and repr(block) in keys))
         return replace(message, content=tuple(_rewritten(block, keys) for block in blocks))
 
     messages = request.messages
