@@ -182,7 +182,6 @@ def apply_agent(options: argparse.Namespace, config: Config) -> Config:
         options.model = definition.model
     if options.tools is None and definition.tools is not None:
         options.tools = ",".join(definition.tools)
-    options.agent = None  # it is applied: a later call changes nothing
     return config_for(options, config.cwd)
 
 

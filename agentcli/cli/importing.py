@@ -201,11 +201,11 @@ _IMPORTERS: dict[str, Callable[..., None]] = {  # by their names in other_settin
 }
 
 
-def import_table(draft: Draft, rows: Mapping[str, Any], values: Mapping[str, Any], group: str = "") -> None:
-    """Import each value by its key's row (see the top of other_settings.toml). `group` prefixes the keys: `a.b.`."""
+def import_table(draft: Draft, rows: Mapping[str, Any], values: Mapping[str, Any], prefix: str = "") -> None:
+    """Import each value by its key's row (see the top of other_settings.toml); `prefix` (`a.b.`) precedes the keys."""
     for key, value in values.items():
-        if value or not group:  # false and empty values in a group only repeat its defaults
-            _import_with_row(draft, rows.get(key, rows.get(_OTHERS, NO_SETTING)), f"{group}{key}", value)
+        if value or not prefix:  # false and empty values in a group only repeat its defaults
+            _import_with_row(draft, rows.get(key, rows.get(_OTHERS, NO_SETTING)), f"{prefix}{key}", value)
 
 
 def _import_with_row(draft: Draft, row: Any, source_key: str, value: Any) -> None:

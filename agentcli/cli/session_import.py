@@ -340,7 +340,7 @@ class _Conversion:
 
     def _equivalent_call(self, use: ToolUse) -> ToolUse | None:
         """Return the equivalent call of one of agentcli's tools; None if no tool accepts such a call."""
-        # A row has one item: the name of agentcli's tool ("" for none), and the other tool's name of each argument.
+        # A row has one item: the name of agentcli's tool ("" for none), and the other program's name of each argument.
         ((name, other_names),) = self._equivalents.get(use.name, {"": {}}).items()
         arguments = {key: use.input[other] for key, other in other_names.items() if use.input.get(other) is not None}
         match arguments.get("command"):

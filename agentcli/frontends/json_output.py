@@ -145,7 +145,8 @@ class JsonOutput:
         self._is_in_message, self._message_usage = True, Usage()
         message: dict[str, Any] = {"id": f"msg_{os.urandom(12).hex()}", "type": "message", "role": "assistant"}
         message |= {"model": model, "content": [], "stop_reason": None, "stop_sequence": None}
-        self._stream_event({"type": "message_start", "message": {**message, "usage": usage_object(Usage())}})
+        message |= {"usage": usage_object(self._message_usage)}
+        self._stream_event({"type": "message_start", "message": message})
 
     def _end_message(self, stop_reason: str | None) -> None:
         self._is_in_message = False

@@ -41,7 +41,9 @@ async def print_answer(
                 print(printable_stream.feed(text), end="", flush=True)
                 is_mid_line = True
             case events.TurnEnded() if is_live:
-                print(printable_stream.close(), end="")
+                if rest := printable_stream.close():
+                    print(rest, end="")
+                    is_mid_line = True
             case events.ToolStarted(id, _, _, title):
                 titles[id] = title
             case events.ToolFinished(id, _, result, _, summary) if is_live or verbose:
@@ -60,10 +62,10 @@ async def print_answer(
             case events.Done():
                 value = requirements.value(event)  # with a schema, a pipe gets the JSON value and nothing else
                 answer = event.text if value is None else to_json_line(value).decode().strip()
-                if is_live:  # the terminal already shows the answer, but not the end of its line
-                    print(flush=True)
-                else:
+                if not is_live:
                     print(answer, end="\n" if event.text else "", flush=True)
+                elif is_mid_line:  # the terminal already shows the answer, but not the end of its line
+                    print(flush=True)
                 for explanation in _explanations(event, session, requirements):
                     _log_line(explanation)
                 return exit_code(event, requirements)

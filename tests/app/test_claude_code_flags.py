@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from agentcli.cli.claude_code_flags import split_rules, split_tools
+from agentcli.cli.claude_code_flags import apply_agent, split_rules, split_tools
+from agentcli.cli.options import config_for, make_main_parser
 from tests.app.running import Place, call
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("place_with_a_file")]
@@ -17,6 +18,13 @@ SETTINGS = {
     "sandbox": {"enabled": True, "network": {"allowedDomains": ["example.org"]}},
     "env": {"COLOUR": "red"},
 }
+
+
+def test_an_agent_keeps_its_tools_when_the_session_is_opened_again(place: Place) -> None:
+    agents = {"reader": {"description": "reads", "prompt": "Read.", "tools": ["Read"]}}
+    options = make_main_parser({}).parse_args(["--agents", json.dumps(agents), "--agent", "reader"])
+    config = config_for(options, place.folder)
+    assert [apply_agent(options, config).settings.tools.only for _ in range(2)] == [("file_read",)] * 2
 
 
 def test_rules_are_separated_outside_of_brackets() -> None:

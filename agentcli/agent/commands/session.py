@@ -123,7 +123,7 @@ async def _run_tasks(host: CommandHost, which: str) -> Outcome:
         agents = subagents.background_tasks() if subagents is not None else []
         rows += [f"  {id:<7} runs   {' '.join(task.split())}" for id, task in agents]
         rows += ["  /agents show ID shows what a subagent has done."] if agents else []
-        return "\n".join(rows) or "No background jobs are running."
+        return "\n".join(rows) or "Nothing runs in the background."
     job = _job_in(jobs, which)
     try:
         end = await asyncio.to_thread(_read_end, job.output_file)
@@ -174,7 +174,11 @@ async def _run_stop(host: CommandHost, which: str) -> Outcome:
 
 JOB_COMMANDS = (
     SlashCommand(
-        "tasks", "list background jobs, or show one's output", _run_tasks, "[JOB]", aliases=("bashes", "ps", "shells")
+        "tasks",
+        "list background jobs and subagents, or show a job's output",
+        _run_tasks,
+        "[JOB]",
+        aliases=("bashes", "ps", "shells"),
     ),
     SlashCommand("stop", "stop a background job, or all of them", _run_stop, "[JOB]"),
 )

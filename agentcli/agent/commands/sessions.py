@@ -209,7 +209,7 @@ async def _undo_or_redo(direction: undo.Direction, host: CommandHost, argument: 
 
 async def _run_why(host: CommandHost, argument: str) -> Outcome:
     if not argument:
-        raise UsageError("Add a file, and optionally a line: /why PATH[:LINE]")
+        raise UsageError("Add a file, and optionally a line: /why FILE[:LINE]")
     find, read = host.session.runtime.calls.workspace.real_path, _checkpoints_of(host.session).content
     authors = [line.author for line in await undo.blame(argument, find, host.stored_sessions, read) if line.author]
     if not authors:
@@ -273,6 +273,6 @@ UNDO_COMMANDS = (
         aliases=("checkpoint",),
         forms=("", "NUMBER [conversation|files|both] (1 is the newest prompt)"),
     ),
-    SlashCommand("why", "show which turn and tool call wrote a file or a line", _run_why, "PATH[:LINE]"),
+    SlashCommand("why", "show which turn and tool call wrote a file or a line", _run_why, "FILE[:LINE]"),
     SlashCommand("redo", "reapply the changes that /undo reverted", partial(_undo_or_redo, "redo"), "[list|yes]"),
 )

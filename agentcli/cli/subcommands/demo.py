@@ -48,7 +48,7 @@ def make_sample(repository: Path) -> None:
 
 
 async def _tour(repository: Path, model: str) -> int:
-    """Show the turns of all prompts, run the sample's test, and return its exit code. Raises `UserError`."""
+    """Show the turns of all prompts, and run the sample's test; return 0 if it passes, else 1. Raises `UserError`."""
     is_terminal = sys.stdout.isatty()
     output = LinearOutput(sys.stdout, Theme(palette_for("auto", os.environ)) if is_terminal else None)
     if is_terminal:
@@ -70,14 +70,16 @@ async def _tour(repository: Path, model: str) -> int:
                 view.show(event)
                 if isinstance(event, TurnFailed):
                     raise UserError("The tour stopped early.")
-        return _run_sample_test(repository, view)
+        return _run_sample_test(repository, view, model)
 
 
-def _run_sample_test(repository: Path, view: TurnView) -> int:
+def _run_sample_test(repository: Path, view: TurnView, model: str) -> int:
     command = [sys.executable, "-m", "unittest", "-q"]
     tests = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=False)
     if tests.returncode == 0:
         view.print_line("✓ The sample's test passes now: the change is correct.", "ok")
         return 0
-    view.print_line("✗ The sample's test still fails: this model did not make the change. Try a larger model.", "error")
+    view.print_line(f"✗ The sample's test still fails:\n{tests.stderr.rstrip()}", "error")
+    if model:
+        view.print_line(f"{model} did not make the change. Try a larger model.", "warning")
     return 1

@@ -193,7 +193,7 @@ def _check_settings(subject: Subject) -> Iterator[Result]:
 
 
 def _read_specs(read: Callable[[Callable[[str], None]], Any], page: str) -> tuple[Any, list[Result]]:
-    """Return the hooks or servers that `read` returns, and findings on the problems that it passes to its argument."""
+    """Return what `read` returns, and a finding for each problem that it reports; `page` explains how to correct it."""
     notices: list[str] = []
     try:
         specs = read(notices.append)

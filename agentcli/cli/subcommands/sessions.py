@@ -235,10 +235,12 @@ def _texts_in(value: Any) -> Iterator[str]:
 
 @sessions_app.command()
 def fsck(
-    repairs: Annotated[bool, typer.Option("--repair", help="Restore it from the newest intact copy.")] = False,
+    repairs: Annotated[
+        bool, typer.Option("--repair", help="Replace a damaged file; it is kept beside the new one.")
+    ] = False,
     json: shared.AsJson = False,
 ) -> None:
-    """Check the stored sessions for damage. Exits with 1 if there is any, also after a repair."""
+    """Check the stored sessions for damage. Exits with 1 if any is found or, with --repair, left."""
     path = shared.configuration().paths.sessions
     report = (repair if repairs else check)(path)
     lines = [fault.text for fault in report.found[:_MAX_FAULTS]]
@@ -255,7 +257,7 @@ def fsck(
     elif repairs:
         lines.append(f"There is no intact copy to restore {path} from. Move it away to start a new one.")
     else:
-        lines.append("To restore it from the newest intact copy and keep this file: agentcli sessions fsck --repair")
+        lines.append("To repair it, and keep the damaged file: agentcli sessions fsck --repair")
     shared.print_answer({**msgspec.to_builtins(report), "healthy": report.is_healthy}, "\n".join(lines), as_json=json)
     raise typer.Exit(int(not report.is_healthy))
 

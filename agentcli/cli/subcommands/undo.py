@@ -129,7 +129,7 @@ def _relative(path: Path) -> str:
 
 @single_command
 def blame_app(
-    file: Annotated[str, typer.Argument(metavar="PATH[:LINE]", help="A file, or one line of it.")], json: AsJson = False
+    file: Annotated[str, typer.Argument(metavar="FILE[:LINE]", help="A file, or one line of it.")], json: AsJson = False
 ) -> None:
     """Show who wrote each line: session, turn, prompt, tool call and model."""
     paths, folder = configuration().paths, current_folder()

@@ -84,10 +84,10 @@ def server_specs(
     is_strict: bool = False,
     plugins: Sequence[Plugin] = (),
 ) -> list[ServerSpec]:
-    """Return the enabled servers: `added` by a client, of the `files` of flags, configured, of plugins.
+    """Return the enabled servers: those that a client has `added`, then of `files`, of the configuration, of plugins.
 
-    Of several with one name, the first in this order applies. An unreadable entry is reported. If `is_strict`, the
-    configured servers, which are those of the settings and the project, are left out. Raises `ConfigError`.
+    Of several with one name, the first in this order applies. Unreadable entries are reported. If `is_strict`, those of
+    the settings and the project are left out. Raises `ConfigError`.
     """
     tables = [
         _ServerTable(added, scope="flag", source="the client"),

@@ -187,13 +187,16 @@ def describe_plugin(plugin: Plugin, config: Config) -> Iterator[str]:
     notices = list[str]()
     row = plugin_row(plugin, is_enabled=True, report=notices.append)
     yield from (f"  {kind}: {', '.join(row[kind])}" for kind in ("commands", "agents", "skills") if row[kind])
-    # `plugin_row` has reported what cannot be used. Here `str` takes the reports and does nothing with them.
-    for hook in (hook for table, file in plugin.hooks for hook in read_hooks(table, file, str)):
+
+    def ignore(problem: str) -> None:
+        """Drop a problem that `plugin_row` has reported already."""
+
+    for hook in (hook for table, file in plugin.hooks for hook in read_hooks(table, file, ignore)):
         yield f"  hook: {hook.event} runs `{hook.title}`"
         notices += [hook.note] if hook.note else []
     for server in server_specs(config, notices.append, is_strict=True, plugins=[plugin]):
         yield f"  {describe_server(server)}"
-    for file in (*plugin.commands.values(), *(skill.file for skill in _skills(plugin, str))):
+    for file in (*plugin.commands.values(), *(skill.file for skill in _skills(plugin, ignore))):
         yield from (f"  {file.relative_to(plugin.root)} {line}" for line in _describe_rights(file))
     yield from (f"  not used: {text}" for text in (*plugin.unused, *notices))
     yield f"  all its files: {plugin.root}"

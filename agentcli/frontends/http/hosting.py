@@ -57,7 +57,10 @@ class Hosting:
         return (await self._open_here(request)).id
 
     async def open_or_locate(self, session_id: str, *, take_over: bool = False) -> HostedSession | str:
-        """Open a session, or return the address of the program that has it ("" for a terminal). Raises `UserError`."""
+        """Open a session, or return the address of the program that has it ("" for a terminal). Raises `UserError`.
+
+        With `take_over`, a session that a terminal has open is closed there and opened here.
+        """
         if self._leaving is not None:
             raise StorageError(_ENDING)
         async with self._opening.setdefault(session_id, asyncio.Lock()):

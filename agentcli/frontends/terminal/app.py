@@ -26,7 +26,7 @@ from agentcli.frontends.terminal.output.activity import TICK_S, message_text
 from agentcli.frontends.terminal.output.screen import Frame
 from agentcli.frontends.terminal.output.tool_views import FoldedText, todo_lines
 from agentcli.frontends.terminal.output.turn_view import TurnEnd, TurnView
-from agentcli.frontends.terminal.programs import edit_text, run_program, run_with_terminal
+from agentcli.frontends.terminal.programs import edit_text, run_in_pty, run_program
 from agentcli.frontends.terminal.reviews import marked_cell
 from agentcli.frontends.terminal.screen_commands import Appearance, argument_options, screen_commands
 from agentcli.frontends.terminal.status import Status, StatusCommand, TerminalOpener, short_model, status_rows
@@ -318,7 +318,7 @@ class TerminalApp:
         """Lend the terminal to a shell command of the person's, and give its output to the session."""
         session, view, output = self.controller.session, self._view, ""
         try:
-            run = run_with_terminal(partial(run_in_terminal, session.runtime.calls, command))
+            run = run_in_pty(partial(run_in_terminal, session.runtime.calls, command))
             output, note = await self._console.lend_to(run)  # such as an exit code; empty after success
         except ToolError as error:
             note = f"[{error}]"

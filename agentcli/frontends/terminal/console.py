@@ -258,9 +258,8 @@ class Console:
     def _handle_terminal_report(self, report: str) -> None:
         """Apply what the terminal can do; pass reports about its colours and the focus on to the view."""
         if report.startswith("?2026;"):
-            self.screen.synchronizes = (
-                report.removeprefix("?2026;")[0] in "123"
-            )  # 0 means unknown, 4 permanently off (DECRPM)
+            mode = report.removeprefix("?2026;")[:1]
+            self.screen.synchronizes = mode in ("1", "2", "3")  # 0 means unknown, 4 permanently off (DECRPM)
         elif report.startswith("7501;?"):
             self.shows_status = True
             self.draw_soon()

@@ -36,8 +36,11 @@ _PLAIN = b"\x1b[0m\x1b[?25h"
 _ONE_SCREEN = b"\x1b[?1049l\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?2004l"
 
 
-async def run_with_terminal(run_command: Callable[[str], Awaitable[str]]) -> tuple[str, str]:
-    """Lend our terminal to `run_command`, which gets a pseudo-terminal's path; return the output and its result."""
+async def run_in_pty(run_command: Callable[[str], Awaitable[str]]) -> tuple[str, str]:
+    """Run a command in a pseudo-terminal that is connected to ours; return its output and the result of `run_command`.
+
+    `run_command` gets the pseudo-terminal's path.
+    """
     session = _PtySession(sys.__stdin__.fileno(), sys.__stdout__.fileno())  # type: ignore[union-attr]  # the screen has them
     with closing(session):
         result = await session.run(run_command)

@@ -491,7 +491,8 @@ async def test_jobs_are_listed_and_ended(tmp_path: Folder) -> None:
     async with command_host(tmp_path) as host:
         sandbox, work = host.session.runtime.calls.workspace.sandbox, host.stage.workspace
         (detach := asyncio.Event()).set()
-        assert await host.says("/tasks") == await host.says("/stop") == "No background jobs are running."
+        assert await host.says("/tasks") == "Nothing runs in the background."
+        assert await host.says("/stop") == "No background jobs are running."
         for _ in range(3):
             await sandbox.run(Command("sleep 30", work), detach=detach)
         assert (await host.says("/ps")).splitlines()[0] == "  job_1   runs   sleep 30"

@@ -150,7 +150,7 @@ MAX_MENU_ROWS = 6  # of the menu of completions
 
 
 class PromptBuffer(Buffer):
-    """A buffer whose history is elsewhere: `go_back_in_history`, once set, gets a number of entries, < 0 for newer."""
+    """A buffer whose history is elsewhere: `go_back_in_history(by)` shows an older entry, a newer one if `by` < 0."""
 
     go_back_in_history: Callable[[int], None] = staticmethod(lambda by: None)
 

@@ -212,9 +212,8 @@ class ProjectHistory:
         return [*reversed(self._sent), *(self._stored or ())]
 
     def add(self, sent: TypedText) -> None:
-
         newest = self._sent[-1:] or (self._stored or [])[:1]  # empty if there is none
-        if newest != [sent]:
+        if newest != [sent]:  # a repetition is not stored
             self._sent.append(sent)
             self._store(sent)
 

@@ -234,7 +234,8 @@ class Activity(Struct, kw_only=True):
         for part in (self._status_rows(columns), self._call_rows(columns)):
             rows = [*part[: max_rows - len(rows)], *rows]
         answer = self.answer.preview() if self.answer else []
-        return [*(clipped(row, columns) for row in answer[max(0, len(answer) + len(rows) - max_rows) :]), *rows]
+        room = max_rows - len(rows)
+        return [*(clipped(row, columns) for row in answer[max(0, len(answer) - room) :]), *rows]
 
     def _call_rows(self, columns: int) -> list[Row]:
         rows: list[Row] = []

@@ -55,7 +55,9 @@ def tool_view(
     """
     structured = event.structured if isinstance(event.structured, dict) else {}
     unfold_hint = f" ({unfold_key} shows all)" if unfold_key else ""
-    diff = found if isinstance(found := structured.get("diff"), str) else ""  # servers may send anything by this name
+    diff = structured.get("diff")
+    if not isinstance(diff, str):  # servers may send anything by this name
+        diff = ""
     is_started_job = "job_id" in structured and "exit_code" not in structured
     was_discarded = event.answer.startswith("discarded")  # an error, but with the output of the dry run
     if was_asked:  # the screen has the answer and the title
