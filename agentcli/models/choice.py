@@ -39,7 +39,7 @@ KEYED_MODELS = (  # the variable of a key, and the model that answers if only th
 # The models that answer if only the provider, a cloud, is known; each cloud names models in its own way.
 _CLOUD_MODELS = ("bedrock/global.anthropic.claude-sonnet-5-5", "vertex/claude-sonnet-5-5", "foundry/claude-sonnet-5-5")
 EMBEDDED = "local/qwen2.5-coder-1.5b-instruct-q4_k_m"
-KEY_TEST_S = 15.0
+KEY_TEST_S = 30.0  # importing the SDK of a cloud may take seconds of it
 PROBE_S = 0.3  # a server on this machine must answer within this time
 
 _FIXED_FIELDS = ("id", "provider", "is_known", "sends_back")  # fields of a model that a row in the settings cannot set

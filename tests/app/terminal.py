@@ -20,7 +20,7 @@ KEYS = (
     "GROQ_API_KEY", "TAVILY_API_KEY", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES",
 )  # fmt: skip
 NO_KEYRING = "keyring.backends.null.Keyring"  # the machine's own is left alone
-PATIENCE_S = 12.0  # for what never comes; a loaded machine may take long
+PATIENCE_S = 40.0  # for what never comes; a loaded machine may take long
 
 
 class Terminal:

@@ -191,7 +191,7 @@ def test_failed_reverts_are_reported_and_retried(place: Place) -> None:
     assert len(told) == 2
     for each in told:
         assert f"could not be reverted: {hooks} (Operation not permitted)" in each
-        assert "reverted" not in each
+        assert REVERTED not in each
     (hooks / "pre-push").write_text("theirs")
     assert f"{hooks}/pre-commit (what stood there is in " in run_in(place, "true")[0]
     assert git_files(place) == before
