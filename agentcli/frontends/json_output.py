@@ -115,6 +115,10 @@ class JsonOutput:
         self.write(system_object(subtype, self._session.id, **fields))
 
     def _stream_reply(self, event: events.Event) -> None:
+        """Write a reply while it arrives, as the stream events of Anthropic's API: a message, its blocks, their deltas.
+
+        Every message that was started is also ended, even if its reply was cut off.
+        """
         match event:
             case events.ReplyStarted(model):
                 self._start_message(model)
@@ -133,7 +137,7 @@ class JsonOutput:
             case events.UsageReported(usage):
                 self._message_usage = usage
             case events.TurnEnded(_, stop_reason, model):
-                if not self._is_in_message:  # the reply was empty, so it has not started yet
+                if not self._is_in_message:  # an empty reply sends no start
                     self._start_message(model)
                 self._end_message(stop_reason)
             case events.TurnStarted() | events.Done() | events.TurnFailed() if self._is_in_message:

@@ -87,6 +87,7 @@ def _subagent_line(event: events.Event, *, is_verbose: bool) -> str:
 
 
 async def print_json(host: ScreenlessHost, cli_prompt: CliPrompt, *, requirements: Requirements) -> int:
+    """Answer the prompt, or run its slash command; print the result as one JSON object, and return the exit code."""
     from agentcli.frontends.json_output import write_line  # takes 3 ms, and text answers do not need it
 
     started = time.monotonic()

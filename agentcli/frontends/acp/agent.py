@@ -96,6 +96,7 @@ class AcpAgent:
                 self._sessions[id].cancel()
 
     async def _answer(self, method: str, request: messages.AcpMessage) -> dict[str, Any]:
+        """Carry out a client's request, and return the result to send; it is empty for most methods."""
         match request:
             case messages.Initialize():
                 return self._initialize(request)
@@ -110,7 +111,7 @@ class AcpAgent:
                 session = await self._open_session_for(request, is_fork=method == "session/fork")
                 if method == "session/load":
                     await session.replay()
-                asyncio.get_running_loop().call_soon(session.send_commands)  # sent after this answer
+                asyncio.get_running_loop().call_soon(session.send_commands)  # the client gets the id first
                 has_known_id = method in ("session/load", "session/resume")
                 return session.settings() if has_known_id else session.settings() | {"sessionId": session.id}
             case messages.ListSessions():
@@ -146,7 +147,10 @@ class AcpAgent:
         }
 
     async def _open_session_for(self, request: messages.NewSessionRequest, *, is_fork: bool) -> ClientSession:
-        """Open a new session, a stored one (closed first if it is open here), or a fork of a stored one."""
+        """Open a new session, a stored one (closed first if it is open here), or a fork of a stored one.
+
+        It gets the folders, MCP servers and files that the client offers. Raises `UserError`.
+        """
         cwd = hosts.working_folder(request.cwd)
         folders = tuple(map(hosts.working_folder, request.additional_directories or ()))
         servers = {server.name: server.entry for server in request.mcp_servers or ()}
@@ -155,7 +159,8 @@ class AcpAgent:
         id = ""
         if isinstance(request, messages.StoredSession):
             id = request.session_id
-            await hosts.session_info(self._store, id)  # raises `NoSession` if there is none, as for an empty id
+            # Raises `NoSession` for an unknown id, and for an empty one, which would open a new session below.
+            await hosts.session_info(self._store, id)
         if not is_fork and (open_here := self._sessions.pop(id, None)) is not None:
             await open_here.close()
         open_request = hosts.OpenRequest(cwd=cwd, id=id, how="fork" if is_fork else "resume", editor=editor)
@@ -163,7 +168,8 @@ class AcpAgent:
         new_id = opened.session.id
         try:
             models = await opened.opener.list_models(with_key=True)
-            if not id and not models:  # otherwise the client can choose another model, or read the stored session
+            # If there is no model to choose, a new session needs one that can be used; a stored one can still be read.
+            if not id and not models:
                 opened.opener.check_model(opened.session.snapshot().model)
         except BaseException:
             await opened.session.close()

@@ -93,6 +93,10 @@ class ClaudeCodeOutput(JsonOutput):
             self._channel.write(translated if "uuid" in translated else {**translated, "uuid": str(uuid.uuid4())})
 
     def _translated(self, value: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """Yield Claude Code's objects for one of `JsonOutput`, for programs that read only those.
+
+        Fields that Claude Code requires and that are not known here get an empty or usual value.
+        """
         match value:
             case {"type": "assistant" | "user", "message": message}:
                 content = [self._translated_block(block) for block in message["content"]]
@@ -135,7 +139,7 @@ class ClaudeCodeOutput(JsonOutput):
                 output = {"output": value["reason"], "stdout": "", "stderr": problem}
                 yield _system("hook_response", value, **hook, **output, outcome="error" if problem else "success")
             case {"subtype": "hook" | "command"}:
-                return  # a command's output is in its result
+                return  # the program did not ask for hooks; a command's output is in its result
             case _:
                 yield value
 

@@ -138,7 +138,10 @@ class Hosting:
         return self._leaving
 
     async def _leave(self) -> None:
-        """Close the sessions here, wait until the server's other processes have done so, then end the streams."""
+        """Close the sessions here, wait until the server's other processes have done so, then end the streams.
+
+        So each reader still gets the last events of its session. Each wait has a limit.
+        """
         own_ids = list(self.sessions)
         for session_id in own_ids:
             self.give_up(session_id)
@@ -156,6 +159,7 @@ class Hosting:
                     break
                 await asyncio.sleep(0.1)
         self._is_over = True
+        # Nothing new arrives: those who wait read what is left, after which `events_after` ends their streams.
         for task in self._waiting_readers:
             task.cancel()
         deadline = time.monotonic() + READERS_TIMEOUT_S

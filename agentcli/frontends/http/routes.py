@@ -165,7 +165,11 @@ class Routes:
         take_over: bool = False,
         is_repeatable: bool = False,
     ) -> Response:
-        """Submit a request to the session here, or forward it to the server that owns it. Raises `UserError`."""
+        """Submit a request to the session here, or forward it to the server that owns it. Raises `UserError`.
+
+        While the owner changes or is not reached, try again: a dead owner's lease ends meanwhile. After an
+        owner that broke off, only a request that `is_repeatable` is sent again; others might be carried out twice.
+        """
         deadline = time.monotonic() + _OWNER_TIMEOUT_S
         while True:
             owner = await self._hosting.open_or_locate(info.id, take_over=take_over)

@@ -160,6 +160,7 @@ class TerminalApp:
         if dialogs.hides_input:  # a list or a question's choices take the input's place
             panel = self._panel_rows(columns, room)
             room -= len(panel)
+            # Beside a question, work gets only the rows that the printed part of the question has left for it.
             above = self._view.activity.rows(columns, min(room, MAX_WORK_ROWS) if dialogs.takes_keys else room)
             # The cursor is in a list's title, after the text typed to narrow the list, or at the marked choice.
             row, column = (0, dialogs.picker.cursor) if dialogs.picker else marked_cell(panel)

@@ -303,7 +303,7 @@ class Dialogs:
                 self._controller.spawn(self._edit_plan(panel))
             case "hunks" | "comments":
                 panel.start_review(choice)
-                self._ignore_answers()
+                self._ignore_answers()  # nobody can have read its first hunk or line yet
             case "back":
                 panel.end_review()
             case _ if panel.review is not None:

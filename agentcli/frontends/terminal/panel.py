@@ -186,7 +186,10 @@ class QuestionPanel:
         return self._no_with_comments(text)
 
     def outcome(self, answer: Approve, columns: int) -> list[Fragment]:
-        """Return the transcript's line about the answer; empty if the call's own line will show the answer."""
+        """Return the transcript's line about the answer; empty if the call's own line will show the answer.
+
+        It has the decision and how far it reaches, the subject, and what the person wrote.
+        """
         question, call = self.question, self.question.call
         if call.name == "ask_user":  # its line ends with the answer
             return []
@@ -200,8 +203,9 @@ class QuestionPanel:
             else:
                 yes = "Dry run first" if answer.scope == "try" else yes + _SCOPES.get(answer.scope, " once")
         elif isinstance(question, events.PlanApproval):
+            # The plan itself is on the screen; the mode in which it will be carried out is not.
             subject = MODE_TEXTS[parse_mode(answer.mode or question.next_mode)].name if answer.allowed else ""
-            comment = "" if answer.allowed else comment  # the comment of a yes is the plan itself
+            comment = "" if answer.allowed else comment  # with a yes, it is the plan as edited
         elif answer.scope != "once":
             yes += f", and allowed{_SCOPES[answer.scope]}"
         if answer.allowed and answer.hunks is not None:
@@ -214,14 +218,17 @@ class QuestionPanel:
         return [*wrapped(line, columns, hang=2), ("", "\n")]
 
     def preview(self, columns: int, *, is_whole: bool = False) -> list[Fragment]:
-        """Return who asks, the effects, then all of the command, the arguments or the diff (see `MAX_DIFF_ROWS`)."""
+        """Return who asks, the effects, then all of the command, the arguments or the diff (see `MAX_DIFF_ROWS`).
+
+        A plan is on the screen already, so its preview is empty unless it has hidden characters.
+        """
         head, question = [*wrapped(self._headline(), columns, hang=2), ("", "\n")], self.question
         if self._asker:
             head = [*clipped([("accent", escape_hidden(self._asker))], columns), ("", "\n"), *head]
         match question:
             case events.PlanApproval(preview=text):
                 text = text.replace("\r\n", "\n")
-                # The plan was printed above, but without the characters that are escaped here.
+                # The printed plan lacks its hidden characters: print it again with these made visible.
                 return [] if escape_hidden(text) == text else [("", f"{escape_hidden(text).rstrip()}\n")]
             case events.ChangesApproval():
                 command = str(question.call.input.get("command", question.call.name))

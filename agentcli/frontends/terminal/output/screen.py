@@ -162,7 +162,11 @@ class Screen(Renderer):
         return out
 
     def _redraw_changed(self, rows: list[Row], cursor: tuple[int, int]) -> list[str]:
-        """Return the codes that update the region on the screen, each row from its first difference on."""
+        """Return the codes that update the region on the screen, each row from its first difference on.
+
+        First it gets its new number of rows if it grows, then its changed rows are painted; surplus rows are erased,
+        and the cursor goes to its place.
+        """
         out: list[str] = []
         # The cell of the terminal's cursor while the codes act; a column of -1 is unknown.
         at_row, at_column, old_rows = self._cursor_row, self._cursor_column, self._shown_rows
@@ -179,6 +183,7 @@ class Screen(Renderer):
             if row == old_row:
                 continue
             is_shorter = row_width(row) < row_width(old_row)
+            # Where the width of a character is disputed, the column of the first difference is not certain either.
             # When tmux rewraps a line, it treats cells that were erased from the middle on as a part of the line.
             redraws_row = (self._reflows and is_shorter) or _may_differ_in_width(old_row) or _may_differ_in_width(row)
             same_columns, rest = (0, row) if redraws_row else _difference(old_row, row)

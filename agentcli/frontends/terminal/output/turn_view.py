@@ -79,6 +79,7 @@ class TurnView:
         self.opened_agent = ""
 
     def show(self, event: events.Event) -> None:
+        """Print what an event of the main agent has finished, and update the work in progress; subagents get a line."""
         activity = self.activity
         if event.agent_id != "main":
             if line := activity.follow_subagent(event, self.format_title):
@@ -102,10 +103,10 @@ class TurnView:
                 activity.pending = ArrivingCall(name) if kind == "tool_use" else None
                 if kind == "tool_use":
                     self._end_text()
-            case events.TurnStarted():
+            case events.TurnStarted():  # of each round: the clock keeps the first one's time
                 activity.clock.started = activity.clock.started or time.monotonic()
                 activity.clock.started_unix = activity.clock.started_unix or time.time()
-                prepare_highlighting()
+                prepare_highlighting()  # in the background, before a reply brings code
             case events.ToolStarted(id, name, _, title):
                 self._end_text()
                 activity.calls[id] = RunningCall(name=name, title=self.format_title(title), started=time.monotonic())
