@@ -147,12 +147,12 @@ class Builder:
     def _runtime(
         self, calls: SessionCalls, log: SessionLog, watch: ContextWatch, steps: list[Callable[[], TurnStep]]
     ) -> Runtime:
-        """Return the services of a session, as the settings and the caller want them."""
+        """Return all that the loop of a session works with, with the limits of the settings and the caller's parts."""
         settings, limits, parts = self.config.settings, self.config.settings.limits, self._options.parts
         context = structs.replace(
             parts.context,
-            policy=parts.context.policy or watch,  # compacts before requests, perhaps in a way of the caller's
-            watch=watch,  # compacts on demand, and after a request that was too long
+            policy=parts.context.policy or watch,  # may compact before each request; a caller can pass its own policy
+            watch=watch,  # compacts at the person's request, and after a request that was too long
             warn_at=settings.compaction.warn_at,
             count_texts=self.models.count_texts,
             rules=self.prefixes.rule_file_finder(),
@@ -245,12 +245,16 @@ class Builder:
         )
 
     def _watch(self, state: AgentState, workspace: Workspace, nested: NestedInstructions | None) -> ContextWatch:
-        """Return the watch that compacts a conversation before it fills the window, and let `recall` search its log."""
+        """Return the watch that compacts a conversation before it fills the window; also let `recall` search its log.
+
+        `nested` finds the instruction files of the folders that the model works in.
+        """
         settings, conversation = self.config.settings.compaction, state.conversation
 
         def reminders_to_carry(info: ModelInfo) -> Sequence[User]:
+            """Return the reminders that each compaction repeats, because it replaces the messages that had them."""
             reminders = [*self.prefixes.reminders(workspace, info), *carried_reminders(conversation.path)]
-            if nested is not None:  # also the instruction files of folders, unless those reminders contain them
+            if nested is not None:  # add the instruction files of folders that none of these reminders contains
                 carried_text = "".join(one.text for one in reminders)
                 if reminder := nested.read_again(conversation, carried_text).to_reminder():
                     reminders.append(reminder)
@@ -261,7 +265,7 @@ class Builder:
                 return self._provider_of(settings.summary_model)
             return await (self._small_model if may_be_small else self._resolve)(state)
 
-        def make_compactor() -> Compactor:
+        def make_compactor() -> Compactor:  # called only when a compaction may be near: its import takes time
             from agentcli.agent.context.compaction import Compactor, Summaries, TextCache
 
             cache: TextCache = {}  # in memory for sessions that are not stored
@@ -275,7 +279,7 @@ class Builder:
                 summaries=Summaries(
                     settings=settings,
                     choose_writer=choose_summary_model,
-                    paid=watch.paid,
+                    paid=watch.paid,  # by now the session's own: it was made after the watch
                     cache=cache,
                     budgets=state.budgets,
                 ),

@@ -123,10 +123,11 @@ def _import_providers(draft: Draft, source_key: str, providers: Any) -> None:
         values = dict(provider) if isinstance(provider, Mapping) else {}
         if isinstance(options := values.pop("options", None), Mapping):
             values |= options
+        # opencode's reference to a variable is no key, so it becomes the name of the variable, as Codex has it.
         if variable := re.fullmatch(r"\{env:([A-Za-z_]\w*)\}", str(values.get("apiKey"))):
             values["env_key"] = variable[1]
             del values["apiKey"]
-        if values.pop("wire_api", "") == "responses":
+        if values.pop("wire_api", "") == "responses":  # Codex's name; its "chat" is the default here
             values["api"] = "responses"
         rows: dict[str, Any] = {  # a tuple is the setting to import into; a text is the reason to leave the value out
             "base_url": ("providers", name, "base_url"),

@@ -59,14 +59,17 @@ def _should_read_first_line(options: argparse.Namespace, environment: Mapping[st
 
 
 def _make_client(first_id: str, first: dict[str, Any], options: argparse.Namespace, config: Config) -> "ControlClient":
-    """Return the client of an Agent SDK, set up as its first request (with `first_id`) asks. Raises `UsageError`."""
+    """Return the client for a program with an Agent SDK; its first request, `first`, may set flags and hooks.
+
+    Raises `UsageError` for an invalid request, after reporting the error to the program as the answer to `first_id`.
+    """
     from agentcli.frontends.agent_sdk.callbacks import ControlChannel, HostedServer, read_callbacks
     from agentcli.frontends.agent_sdk.output import ControlClient
     from agentcli.frontends.agent_sdk.transcripts import transcript_folder
     from agentcli.frontends.json_output import write_line
 
     channel = ControlChannel(write_line)
-    request = first if first["subtype"] == "initialize" else {}  # other requests set no flags
+    request = first if first["subtype"] == "initialize" else {}  # only this request sets flags and hooks
     try:
         options.hosted_servers = [HostedServer(name, channel) for name in _set_flags(request, options)]
         hooks = tuple(read_callbacks(request.get("hooks") or {}, warn))
@@ -80,7 +83,8 @@ def _make_client(first_id: str, first: dict[str, Any], options: argparse.Namespa
         answers_questions=options.permission_prompt_tool == "stdio",
         replays_prompts=options.replay_user_messages,
         shows_hooks=options.include_hook_events,
-        reads_state=any(config.environment.get(name) for name in _STATE_VARIABLES),
+        reads_state=any(config.environment.get(name) for name in _STATE_VARIABLES),  # running or idle
+        # With `--session-mirror`, the program stores the session, too, and gets each entry for that.
         transcripts=transcript_folder(config.environment, config.cwd) if options.session_mirror else None,
     )
 

@@ -210,7 +210,7 @@ async def _open_live(config: Config, options: argparse.Namespace, prompt: str | 
     async def load() -> ConsoleView:
         open_live = await asyncio.to_thread(import_session)  # in a thread, so that typing stays possible
         gc.freeze()  # what was imported stays until the end, so the collector need not look at it
-        gc.enable()
+        gc.enable()  # `__main__` turned it off for the imports
         return open_live(console, config, options, prompt)
 
     return await console.run(load)

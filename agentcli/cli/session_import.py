@@ -158,7 +158,7 @@ def _reply_blocks(content: Any) -> Iterator[Block]:
 
 
 def _read_codex(lines: list[dict[str, Any]]) -> OtherTranscript:
-    """Read the messages as they were after the newest compaction."""
+    """Read a log of Codex: the messages that the newest compaction carried on, and those after it."""
     transcript = OtherTranscript(program="Codex")
     provider = "openai"
     for line in lines:
@@ -177,7 +177,7 @@ def _read_codex(lines: list[dict[str, Any]]) -> OtherTranscript:
                 transcript.messages = [] if isinstance(history, list) else prompts
                 for item in _objects_in(history):
                     _add_codex_item(transcript, item)
-                transcript.add_prompt(compaction.get("message") or (), is_note=True)
+                transcript.add_prompt(compaction.get("message") or (), is_note=True)  # the summary
             case "response_item", dict(item):
                 _add_codex_item(transcript, item)
     return transcript
@@ -201,7 +201,8 @@ def _add_codex_item(transcript: OtherTranscript, item: Mapping[str, Any]) -> Non
         case {"type": "local_shell_call", "call_id": str(id), "action": dict(action)}:
             transcript.add_reply(reply_id, [ToolUse(id, "shell", action)])
         case {"type": "function_call_output" | "custom_tool_call_output", "call_id": str(id), "output": output}:
-            # Some versions wrap the content in an object, or in its JSON. `was_cut`: do not repair plain text to JSON.
+            # Some versions of Codex wrap the content in an object, or in the JSON of one. Other outputs are plain text,
+            # which must not be repaired as if it were broken JSON, hence `was_cut`.
             wrapper: Any = parse_arguments(output, was_cut=True) if isinstance(output, str) else output
             match wrapper:
                 case {"output": content} | {"content": content, "success": _}:

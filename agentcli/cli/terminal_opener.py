@@ -257,7 +257,7 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         elif provider not in providers:
             raise UsageError(f"{provider} uses no API key. Providers that do: {', '.join(providers)}.")
         question = f"Paste your API key for {provider}. agentcli tests it once, at no cost."
-        rejected, use_now = "", ("Use it in this session only", "")
+        rejected, use_now = "", ("Use it in this session only", "")  # `rejected`: the key that failed last
         while key := await terminal.ask_secret(question):
             health = await models.try_key(provider, key)
             if health.ok:
@@ -265,7 +265,7 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
                 is_stored = await terminal.choose(f"{health.detail}.", choices) == 0
                 return await self._use_key(provider, key, health, is_stored=is_stored)
             self.on_notice(health.detail)
-            if health.is_reached and key != rejected:  # ask again: a key pasted into a list would be visible
+            if health.is_reached and key != rejected:  # no list yet: another key pasted there would be visible
                 rejected = key
                 question = "This key does not work. Paste another, or this one again to use it anyway."
                 continue

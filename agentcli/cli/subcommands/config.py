@@ -96,7 +96,7 @@ def set_setting(
     parts, cwd, paths = write.key_parts(key), current_folder(), find_paths(os.environ.get("AGENTCLI_HOME"))
     parsed = write.parse_value(value, parts)
     file = paths.user_config if scope == "user" else project_root(cwd) / project_trust.PROJECT_FILES[scope]
-    if scope != "user":
+    if scope != "user":  # a project must not set what is the person's alone, and its file may be a link out of it
         if personal := personal_keys(nested(parts, parsed)):
             raise UsageError(project_refusal(personal[0], paths))
         _require_within(file, project_root(cwd))
@@ -138,23 +138,26 @@ NOTHING_TO_TRUST = "This project has no settings of its own (.agentcli/config.to
 
 
 def review_project(config: Config, on_notice: Callable[[str], None]) -> ProjectReview | None:
-    """Return what the person approves by trusting the project's files; None without any. Raises `ConfigError`."""
+    """Return what the person approves by trusting the project's files; None without any. Raises `ConfigError`.
+
+    That is the text to show, and the digests of these files and of the programs that their hooks and servers run.
+    """
     if notice := claude_settings_notice(config.cwd):
         on_notice(notice)
     if not (files := project_trust.project_files(config.cwd)):
         return None
     file_digests = project_trust.project_digests(config.cwd)
-    trusted = load_config(config.cwd, trust=True)
-    servers = server_specs(trusted, on_notice)
+    trusted = load_config(config.cwd, trust=True)  # as if the person had trusted the project already
+    servers = server_specs(trusted, on_notice)  # the person's own, too
     programs = WorkspacePrograms(trusted)
     hooks = list[HookSpec]()
     try:  # reading the hooks adds the programs they run to `programs`
         hooks = Hooks(Plugins(config=trusted, on_notice=on_notice), programs).specs
-    except ConfigError as error:  # a broken file runs nothing; after a repair it must be trusted again
+    except ConfigError as error:  # no obstacle: a broken file runs nothing, and once repaired must be trusted again
         on_notice(str(error))
     for server in servers:
         programs.add_server(server)
-    program_digests = programs.pins.digests_to_trust()  # of what hooks and servers run; empty for a missing file
+    program_digests = programs.pins.digests_to_trust()  # of the project's; empty for a missing file
     texts = [
         f"# {file}\n{mask(file.read_text(errors='replace'))}"
         for file in files

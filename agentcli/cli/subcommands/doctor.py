@@ -106,7 +106,8 @@ def _check_program(
 
 
 def _check_sandbox(subject: Subject) -> Iterator[Result]:
-    notices: list[str] = []  # on changes that killed sessions were applying: building the workspace finishes them
+    """Build a workspace as a session does, and report how well its sandbox confines commands."""
+    notices: list[str] = []  # about changes that killed sessions were applying: `workspace()` below finishes them
     # Leave out the permission rules: a mistake in one is not a problem of the sandbox.
     permissions = PermissionSettings(tries=subject.config.settings.permissions.tries)
     builder = subject.builder(notices.append, permissions=permissions)
@@ -125,7 +126,7 @@ def _check_sandbox(subject: Subject) -> Iterator[Result]:
             fix = f'sandbox.kind is "{kind}". Set it to "auto" to use the best one.'
         elif sys.platform == "linux" and not any(program.is_file() for program in PROGRAMS):
             fix = f"Install bubblewrap: {how_to_install()}"
-        yield "warning" if confines else "problem", warning, fix
+        yield "warning" if confines else "problem", warning, fix  # a problem only if nothing confines commands
     else:
         yield "warning", warning, "Check the files that are named."
 
@@ -252,7 +253,10 @@ async def _check_servers(subject: Subject) -> list[Result]:
 
 
 async def _check_server(subject: Subject, name: str) -> list[Result]:
-    """Check that a model's server answers, if it is a local one, or if the person set its address and has its key."""
+    """Ask a model's server if it answers: a local one, or one whose address the person set and has the key of.
+
+    At a provider's own address there is nothing that the person could start or correct.
+    """
     models, (provider, model) = subject.models, split_name(name)
     server, setting = subject.config.settings.providers.get(provider), f"providers.{provider}.base_url"
     from_environment = subject.config.environment.get(_ADDRESS_VARIABLES.get(provider, ""), "")

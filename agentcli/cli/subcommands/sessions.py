@@ -202,7 +202,7 @@ def redact(
     async def redact_in(store: SessionStore) -> tuple[str, int]:
         info, entries = await store.load(session_id)
         to_redact = [*secrets]
-        if found:
+        if found:  # look for secrets also in the subagents' sessions, which `store.redact` changes, too
             for agent in await store.list(user_id=subagents_owner(info.id), limit=_MAX_LISTED):
                 entries += (await store.load(agent.id))[1]
             masker = Masker((*credentials_in(os.environ), *config.stored_keys.known_keys))
@@ -211,7 +211,7 @@ def redact(
         return info.id, await store.redact(info.id, to_redact) if to_redact else 0
 
     id, place_count = shared.in_store(redact_in)
-    # Files of earlier versions and damaged ones are not redacted.
+    # Damaged files, and files that earlier versions left, are not redacted, so the person must know of them.
     patterns = (f"{config.paths.sessions.name}.damaged-*", "agents.db*", "trash/*.jsonl", "events.db")
     copies = sorted(file for pattern in patterns for file in config.paths.sessions.parent.glob(pattern))
     done = f"Redacted in {counted(place_count, 'place')}, also in forks that share these entries."
@@ -285,6 +285,7 @@ def usage_app(
 
 
 def _print_usage(usage: UsageCollector, *, is_of_session: bool) -> None:
+    """Print the costs in all, by day, model and user, and the calls of each tool."""
     total = usage.total
     retries = f", {counted(total.retries, 'retry', 'retries')}" if total.retries else ""
     sessions = "" if is_of_session else f" in {counted(len(usage.sessions), 'session')}"

@@ -86,7 +86,11 @@ class SessionSpans:
         self._subagent_calls: dict[str, Span] = {}  # by call id; a subagent may begin after its call ended
 
     def record(self, at_ns: int, event: events.Event, model: str) -> None:
-        """Record an event that came `at_ns` nanoseconds since 1970, when the session's model was `model`."""
+        """Record an event that came `at_ns` nanoseconds since 1970, when the session's model was `model`.
+
+        Each turn of an agent becomes a span, and below it each request and each call of a tool. A subagent's turn is
+        below the call that created it.
+        """
         agent = self._agents.setdefault(event.agent_id, _Agent(id=event.agent_id))
         request = agent.request
         match event:
@@ -94,7 +98,7 @@ class SessionSpans:
                 self._begin_request(agent, at_ns, model if agent.id == "main" else agent.model)
             case events.ReplyStarted() if request is not None:
                 request.reply_at = request.reply_at or at_ns
-            case events.Retry(number, delay_s) if request is not None:
+            case events.Retry(number, delay_s) if request is not None:  # a new attempt begins after the delay
                 request.retries = number
                 request.attempt_at = at_ns + int(delay_s * _NS_PER_S)
                 request.reply_at = 0
@@ -117,7 +121,7 @@ class SessionSpans:
                 self._begin_call(agent, at_ns, id, name, arguments=self._content(as_json(arguments)))
             case events.ToolFinished(id) if not id.startswith(OWN_CALL):
                 self._end_call(agent, at_ns, event)
-            case events.SubagentStarted(_, call_id, name, task, _, model):
+            case events.SubagentStarted(_, call_id, name, task, _, model):  # `agent` is the new subagent
                 agent.name, agent.model, agent.prompt = name, model, [Text(task)]
                 agent.turn = self._start(f"invoke_agent {name}", at_ns, self._subagent_calls.pop(call_id, None))
             case events.SubagentEnded(end=end):
@@ -181,14 +185,18 @@ class SessionSpans:
             self._begin_request(agent, at_ns, request.model)  # anew, so that its time excludes that of the compaction
 
     def _end_request(self, agent: _Agent, at_ns: int, *, reason: str = "", model: str = "", error: str = "") -> None:
+        """End the open request, if there is one: send its span, and count its time, tokens and cost.
+
+        After a whole reply, `reason` is why it ended, and `model` the one that wrote it; otherwise there is an `error`.
+        """
         if (request := agent.request) is None:
             return
-        agent.request, agent.model = None, model or request.model  # `model` is that of the reply
+        agent.request, agent.model = None, model or request.model
         attributes = {"gen_ai.operation.name": "chat", **model_attributes(agent.model, self._export.server)}
         first_chunk_s = (request.reply_at - request.attempt_at) / _NS_PER_S if request.reply_at else None
         reply_attributes = {
             "gen_ai.request.stream": True,
-            "gen_ai.response.model": attributes["gen_ai.request.model"] if reason else None,  # a reply came
+            "gen_ai.response.model": attributes["gen_ai.request.model"] if reason else None,  # None: no whole reply
             "gen_ai.response.finish_reasons": [reason] if reason else [],
             "gen_ai.response.time_to_first_chunk": first_chunk_s,
             **(usage_attributes(request.usage) if request.usage != Usage() else {}),
