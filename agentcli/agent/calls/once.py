@@ -81,7 +81,10 @@ class KeyedCalls:
 async def call_directly(
     session: Session, use: ToolUse, *, ask: Ask | None = None, caller_id: str = "", timeout_s: float | None = None
 ) -> DirectCall:
-    """Make a program's call, permitted and recorded like the model's. Raises what fails before the tool has begun."""
+    """Make a program's call, permitted and recorded like the model's, and return its result.
+
+    Raises errors from before the tool began. Later ones are returned, because the tool may have changed something.
+    """
     if (servers := session.runtime.calls.delegates.servers) is not None:
         await servers.update_tools(session.runtime.calls)
     calls = replace(session.runtime.calls, ask=ask, agent_id=caller_id or session.runtime.calls.agent_id)

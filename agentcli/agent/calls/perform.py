@@ -128,8 +128,8 @@ async def _run_with_timeout(name: str, limit_s: float | None, run: Callable[[], 
 async def make_dry_run(call: Call, permitted: PermittedCall, context: ToolContext) -> ToolOutput | PermittedCall:
     """Make a dry run of a command and apply the approved changes. Return its output, or the call to run instead.
 
-    The person is asked about an obstacle. A yes runs the command directly, starts its server as a job, or opens a host
-    or path for a second dry run, whose obstacles are not asked about.
+    The person is asked about an obstacle, but only once. A yes runs the command directly, starts its server as a job,
+    or opens a host or path for one more dry run.
     """
     opened: Obstacle | None = None  # the host or paths that the person has opened
     while True:
@@ -150,7 +150,8 @@ async def make_dry_run(call: Call, permitted: PermittedCall, context: ToolContex
             call.report.is_dry_run = False
             arguments = changed(permitted.arguments, background=True) if obstacle.is_server else permitted.arguments
             return changed(permitted, arguments=arguments, dry_run="never")
-        await call.turn.session.services.load_secrets()  # the next dry run's changes may quote the opened files
+        # The next dry run's changes may quote the opened files, whose secrets must be masked then.
+        await call.turn.session.services.load_secrets()
         opened = obstacle
 
 
@@ -212,7 +213,10 @@ def _quotes_error(number: int, output: str) -> bool:
 
 
 def _find_obstacle(call: Call, permitted: PermittedCall, report: DryRunReport) -> Obstacle | None:
-    """Return an obstacle to a dry run that the person can remove, if there is one. Blocks."""
+    """Return the first obstacle to a dry run that a yes of the person can remove, if there is one. Blocks.
+
+    In this order: a doubt about a requested dry run, a limit, a server, files of another group, a host, hidden paths.
+    """
     dry_run = report.dry_run
     if permitted.dry_run == "on_request":
         return _find_doubt(permitted, report)
@@ -236,7 +240,7 @@ def _find_obstacle(call: Call, permitted: PermittedCall, report: DryRunReport) -
             openable.setdefault(kind, []).append(path)
     if not openable:
         return None
-    kind, paths = next(iter(openable.items()))
+    kind, paths = next(iter(openable.items()))  # the first kind, because a question is about only one
     if kind != "secret":  # an error may quote many paths by chance, but hardly the names of secret files
         paths = paths[:1]
     shown = listed_names([lookup.workspace.shown(path) for path in paths], MAX_SHOWN)
@@ -251,7 +255,10 @@ def _find_obstacle(call: Call, permitted: PermittedCall, report: DryRunReport) -
 
 
 async def _apply(call: Call, permitted: PermittedCall, report: DryRunReport) -> ToolOutput:
-    """Apply the changes that the rules, the mode or the person approve, and return the call's output."""
+    """Apply the changes that the rules, the mode or the person approve, and return the call's output.
+
+    The end of the turn reports in `denials` that changes were discarded without a question ("dropped").
+    """
     turn, dry_run, applied = call.turn, report.dry_run, ApplyOutcome()
     if permitted.dry_run == "on_request":
         call.report.remarks.append(f"[The user let it run as a dry run only, which {permitted.network_phrase}.]")
@@ -272,7 +279,7 @@ async def _apply(call: Call, permitted: PermittedCall, report: DryRunReport) -> 
         if not review.is_answered:
             turn.store(CallAllowed(call.use.id))  # if the person answered, their answer is in the log already
         await turn.commit()
-        call.report.is_dry_run = False
+        call.report.is_dry_run = False  # from here on, an interrupt may leave the workspace changed
         paths = [path for name in review.approved for path in dry_run.paths_of(name)]
         # Each lock is a file, so only the first paths are locked. That a call changes more is rare.
         async with _hold(call, paths[:MAX_LOCKED]), record_changes(call, paths) as note:
@@ -291,7 +298,8 @@ async def record_changes(call: Call, paths: Sequence[Path] | None) -> AsyncItera
 
     Yield the file that notes the call until its changes are in the log; None if nothing is recorded.
     """
-    report = call.report if paths is None else None  # the output of a call that names its files says what it changed
+    # The result gets a count of the changes, unless the call names its files: its output says what it changed.
+    report = call.report if paths is None else None
     call = call.turn.session.parent_call or call  # a subagent's changes belong to the call that created it
     session = call.turn.session
     checkpoints, mark = session.recording.checkpoints, None
@@ -350,10 +358,11 @@ async def _store_changes(call: Call, checkpoints: Checkpoints, mark: Any, report
         entry = await checkpoints.end(mark)  # None if nothing changed
     except ToolError as error:
         turn.emit(Notice(f"{error} /undo cannot revert this call."))
-        with suppress(ToolError):  # else the next start would attribute all changes until then to this call
+        with suppress(ToolError):  # if the note stayed, the next start would attribute all changes to this call
             await checkpoints.forget(mark)
         return
-    if entry is not None and not entry.changes and not recording.has_reported_gap:  # it only says what is left out
+    # An entry without changes only lists files that are not recorded. The person learns of that once per session.
+    if entry is not None and not entry.changes and not recording.has_reported_gap:
         recording.has_reported_gap = True
         why = "; ".join(name.removeprefix("everything: ") for name in entry.left_out)  # "everything: too many files"
         turn.emit(Notice(f"Changes made by commands are not recorded here, so /undo cannot revert them: {why}."))

@@ -54,6 +54,7 @@ async def run_call(call: Call, answer: ToolOutput | None = None) -> None:
         raise
     finally:
         if report.result is not None:
+            # The history detects that the model repeats a call. Hooks may answer with a note for the model.
             call.turn.session.history.remember(report.use, report.result.result)
             for hook in services.hooks:
                 if report.record and (note := await hook.after_call(report.record, report.result.result)):

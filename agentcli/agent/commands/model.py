@@ -45,11 +45,12 @@ _WHY_LOST = (
 
 
 async def _run_model(host: CommandHost, argument: str) -> Outcome:
+    """Switch the model: `NAME [EFFORT] [keep]`, where `keep` makes both the default. No name: choose from a list."""
     name, keeps = split_keep(argument)
     name, _, effort = name.partition(" ")
     if not name:
         options, name_now = list(await host.models()), host.session.state.model.name
-        if name_now not in (label for label, _ in options):
+        if name_now not in (label for label, _ in options):  # models that are not listed can be in use, too
             options.insert(0, (name_now, ""))
         current = [label for label, _ in options].index(name_now)
         picked = await host.choose("Model · window · $ per million tokens", options, current=current)
@@ -59,7 +60,7 @@ async def _run_model(host: CommandHost, argument: str) -> Outcome:
             )
         name = options[picked][0]
     level = _parse_effort(effort) if effort.strip() else None
-    sentences = [await host.check_model(name)]
+    sentences = [await host.check_model(name)]  # raises an error if the model cannot be used
     host.session.submit(SetModel(name))
     if level:
         host.session.submit(SetEffort(level))

@@ -118,7 +118,10 @@ class PermittedCall(Struct, frozen=True, kw_only=True):
 async def permit(
     call: Call, tool: Tool, arguments: Any, context: ToolContext, *, hooks: HookAnswer
 ) -> PermittedCall | None:
-    """Return the permitted call; None if the person changed its input, for a new decision. Raises `ToolError`."""
+    """Decide about a call, ask the person if need be, and return the permitted call. Raises `ToolError` for a no.
+
+    Return None if the person said yes to a changed input. The caller then parses that, and calls this function again.
+    """
     session = call.turn.session
     facts = find_facts(tool, arguments, session.workspace)
     only_reads = facts.command is not None and facts.command.verdict == "allow"  # so it needs no dry run
@@ -127,9 +130,10 @@ async def permit(
     policy = CallPolicy(call, facts, hooks)
     decision = policy.decide()
     answer = call.input_change  # the yes with which the person changed the input, if this is the second decision
+    # That yes was to this input, so nothing is asked again, unless a hook replaced it or it would leave the sandbox.
     if answer is not None and decision.outcome != "deny":
         is_persons_input = hooks.input in (None, answer.input)  # no hook has replaced it
-        if is_persons_input and not decision.runs_outside:  # otherwise the person is asked again
+        if is_persons_input and not decision.runs_outside:
             context.workspace.session_grants.exposed.update(decision.exposed_files)
             await policy.grant(answer, policy.offered_rules)
             if decision.outcome == "ask":

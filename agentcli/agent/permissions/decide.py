@@ -57,7 +57,7 @@ def decide(facts: CallFacts, mode: Mode, rules: Rules) -> PolicyDecision:
         case "foreign" | "command":
             subject = f"a tool of the MCP server {tool.server}" if tool.server else tool.name
             return _ask_or_deny(mode, f"agentcli can't predict what {subject} does")
-        case _:
+        case _:  # also `create_subagent` and `skill`, which only lead to further calls
             why = "each of its calls is checked separately" if kind_argument(tool) else "it makes no changes"
             return PolicyDecision(outcome="allow", reason=why)
 
@@ -113,7 +113,8 @@ def _decide_command(
         return PolicyDecision(outcome="deny", reason=f"denied in every mode: {command.reason}")
     if found.deny is not None:
         return PolicyDecision(outcome="deny", reason=f"{found.deny.phrase} denies it")
-    # The decision on a command that only the person may allow: modes that never ask deny it.
+    # The decision on a command that only the person may allow: modes that never ask, and plan mode, deny it. For less
+    # serious questions there is `_ask_or_deny`, which allows them in the mode bypassPermissions.
     person_only: Literal["ask", "deny"] = "deny" if mode in ("bypassPermissions", "dontAsk", "plan") else "ask"
     if command.doubts.must_ask:
         return PolicyDecision(outcome=person_only, reason=command.doubts.must_ask)
@@ -127,6 +128,7 @@ def _decide_command(
         return PolicyDecision(outcome=person_only, reason=why)
     if mode not in ("bypassPermissions", "plan") and facts.why_runs_outside:
         return _ask_or_deny(mode, facts.why_runs_outside)
+    # Bypass mode asks only about this: without a sandbox, nothing limits deletions that the text does not name.
     is_confined = sandbox.confines and sandbox.profile != "danger-full-access"
     if mode == "bypassPermissions" and command.deletes_unseen and not allow_rules and not is_confined:
         return PolicyDecision(outcome="ask", reason=command.deletes_unseen)
