@@ -76,7 +76,11 @@ class ConfiguredHooks(hook_runs.RunningHooks, kw_only=True):
         return self.context.ask if self.context.mode() != "dontAsk" else None
 
     async def _run_command(self, spec: HookSpec, input: bytes) -> EventAnswer:
-        """Run a command outside the sandbox, and end all its processes. Files that it runs must be trusted."""
+        """Run a hook's command outside the sandbox, end all its processes, and return its answer to the event.
+
+        Files that it runs must be trusted: if one has changed and the person does not accept that, the hook does not
+        run. Then an event of `FAIL_CLOSED_EVENTS` is denied, because the hook might have denied it.
+        """
         publish, hook = self.context.publish, f"the {spec.event} hook `{spec.title}`"
         async with self._asking:  # hooks that run the same file wait, so that the person is asked about it once
             why = await why_denied(

@@ -301,7 +301,11 @@ class ChildSessions(Struct, frozen=True, kw_only=True):
         return subagents_owner(self.parent.id)
 
     async def make(self, run: AgentRun) -> Session:
-        """Return the session of a subagent, ready for its task. Raises `UserError` and `ToolError`."""
+        """Return the session of a subagent, ready for its task. Raises `UserError` and `ToolError`.
+
+        It has the parent's sandbox, mode and rules, and spends from the budgets of the parent's turn. Its own are the
+        log, the conversation with its compaction, the files that it has seen, and its shell's folder.
+        """
         runtime, parent, call = self.parent.runtime, self.parent.state, run.call
         tools = self._allowed_tools(runtime.calls.tools, run)
         log, entries = await self._open_log(run)
@@ -312,11 +316,11 @@ class ChildSessions(Struct, frozen=True, kw_only=True):
         budgets = call.turn.budgets.within(account)
         state = restore_state(AgentState(model=model, mode=parent.mode, rules=parent.rules, budgets=budgets), entries)
         state.meter = _ChargingMeter(call.turn)  # the parent's turn pays
-        if not entries:
+        if not entries:  # a new subagent; in the log of a resumed one, the reminders are there already
             state.notes.extend(self.context.first_reminders(workspace, self.models.info(state.model.name)))
-        state.add_mode_note()
+        state.add_mode_note()  # tells it of plan mode, which the parent may have changed before it resumes this one
         instructions = self.context.nested_instructions()
-        watch = self.context.watch(state, workspace, instructions)
+        watch = self.context.watch(state, workspace, instructions)  # compacts its conversation when it gets too long
         delegates = runtime.calls.delegates
         calls = SessionCalls(
             services=replace(runtime.calls.services, workspace=workspace),
@@ -341,7 +345,7 @@ class ChildSessions(Struct, frozen=True, kw_only=True):
             collect=lambda session_id, entry: None,  # only the parent's own entries are collected
         )
         session = Session(state, child_runtime)
-        watch.paid = session.record_cost
+        watch.paid = session.record_cost  # for the summaries of compactions
         self.skills.attach(session, self.models, parent_skills=delegates.skills)
         if delegates.skills is not None:  # the parent's skills restrict these tools, too
             calls.delegates.get_or_make_skills()

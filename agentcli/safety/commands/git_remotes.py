@@ -19,15 +19,19 @@ _SSH_PATH = re.compile(r"(?:[^/:]*@)?(?P<address>[^/:@]+):(?!:|//).*", re.DOTALL
 
 
 def with_remotes(effects: Effects, words: Sequence[Field], state: State, workspace: WorkspaceView) -> Effects:
-    """Return the effects of a call of git with its remotes as the hosts; unchanged if a remote is not certain."""
+    """Return the effects of a call of git with its remotes as the hosts; unchanged if a remote is not certain.
+
+    `git fetch` names no host, so its `effects` say `UNKNOWN`. With the remotes that git's settings show, rules and
+    questions can be about `github.com` instead.
+    """
     call = read_git_call(words[1:])
-    for option_value in call.folders:
+    for option_value in call.folders:  # of `git -C FOLDER`
         state = state.entering(option_value)
     if call.problem or not call.words or not state.folders:
         return effects
     name = call.words[0].text
     combined = replace(effects, hosts=())  # without the `UNKNOWN` for the remotes
-    for folder in state.folders:
+    for folder in state.folders:  # all in which it may run: after `cd a || cd b` there are several
         setup = workspace.git_setup(folder)
         remotes = _find_remotes(call.words, setup) if setup is not None else []
         if setup is None or not remotes:

@@ -23,11 +23,11 @@ def _git_problem(fields: Sequence[Field], check: ReadCheck) -> str:
     call = read_git_call(fields)
     if call.problem:
         return call.problem
-    for option_value in call.folders:
+    for option_value in call.folders:  # of `git -C FOLDER`; each is relative to the one before
         if not option_value.is_known or option_value.is_glob or check.problem([option_value], shows="names"):
             return f"git works in {option_value.text}"
         check = ReadCheck(check.workspace, check.state.entering(option_value))
-    if not call.words:
+    if not call.words:  # `git --version` and the like
         return ""
     if check.state.folders is None:
         return "it is not certain in which repository git works"

@@ -215,7 +215,7 @@ class Walk:
         if self.command_count > _MAX_COMMANDS:
             self.note_unjudged("it has too many commands to check")
             return state, state
-        for script in node.substitutions:  # they run before the wrappers, so a rule for a wrapper does not cover them
+        for script in node.substitutions:  # judged by themselves: a rule for a shell around them does not cover them
             self._walk_commands(script, state, structs.replace(context, problem="", allow_forms=()))
         redirects = calls.judge_redirects(node.redirects, state, ReadCheck(self.workspace, state))
         self._traits |= {"connects"} if redirects.connects else set()
@@ -244,15 +244,15 @@ class Walk:
         if name_of(call.layers[0]) == "exec" and stdin_text != context.stdin_text:
             self._is_stdin_replaced = True
         self._note_dangers(node, call, state)
-        script_segments = self._walk_possible_scripts(node, call, state, stdin_text)  # besides the text of `call.shell`
+        script_segments = self._walk_possible_scripts(node, call, state, stdin_text)  # all but the text of `sh -c`
         variables = [f"{name}={state.expand(value).text}" for name, value in node.assignments]
         wrapper_variables = [field.text for wrapper in call.wrappers for field in wrapper.assignments]  # `env A=1`
         variable_problem = calls.variable_problem(variables)
         wrapper_problem = call.problem or calls.variable_problem(wrapper_variables)
         allow_forms = _allow_forms(node, call, context, variable_problem, wrapper_problem)
-        script_forms = [form for segment in script_segments for form in segment.deny_forms]
+        script_forms = [form for segment in script_segments for form in segment.deny_forms]  # deny rules see scripts
         deny_forms = (" ".join(node.text.split()), *call.deny_forms, *script_forms, *context.deny_forms)
-        segment = Segment(  # so far, of what is around the program
+        segment = Segment(  # so far with the problems around the program; what the program does is added below
             text=node.text,
             reason=redirects.problem or variable_problem or wrapper_problem or context.problem,
             effects=redirects.effects,
@@ -260,7 +260,7 @@ class Walk:
             deny_forms=tuple(dict.fromkeys(deny_forms)),
         )
         catastrophe = call.catastrophe or redirects.catastrophe
-        if call.shell is not None and not catastrophe:
+        if call.shell is not None and not catastrophe:  # `sh -c TEXT`: the commands in the text are judged instead
             return self._walk_script(segment, call, state, structs.replace(context, stdin_text=stdin_text))
         layers = [*call.layers, *call.possible_commands]
         values = [variable.partition("=")[2] for variable in (*variables, *wrapper_variables)]
@@ -371,11 +371,11 @@ class Walk:
             self.segments.append(segment)
 
     def _walk_possible_script(self, text: str, state: State, *, is_shown: bool) -> list[Segment]:
-        """Walk through a script that the command may run, and return its segments, but note all else that it finds.
+        """Walk through a script that the command may run, note its dangers and effects here, and return its segments.
 
         `is_shown`: the command shows the script, as `sh -c SCRIPT` does, so a catastrophe in it is one of the command.
-        Other scripts are guesses: a catastrophe in one leads to a question. The script's `runs_unseen` is not taken
-        over, because the command around it has a problem itself.
+        Other scripts are guesses, so a catastrophe in one leads to a question; in a text with unknown parts none is
+        certain. `runs_unseen` of the script is not needed: the command that may run it has a problem itself.
         """
         inner = Walk(self.workspace)
         if UNKNOWN_TEXT in text:

@@ -33,9 +33,11 @@ _MATCH_ROW = re.compile(rb"^\d+:", re.MULTILINE)
 
 
 async def run(arguments: GrepSearch, context: ToolContext) -> ToolOutput:
+    """Search a file or folder and return the first matches for the model. Raises `ToolError`."""
     target = searching.search_target(arguments.path, context)
     limit = searching.result_limit(arguments, context)
 
+    # Called for each form of the glob until one finds something, each time with a new collector of the results.
     async def search(glob: str) -> tuple[Matches | MatchedFiles, SearchOutcome]:
         mode, ignore_case = arguments.output_mode, arguments.ignore_case
         options = SearchOptions(ignore_case=ignore_case, multiline=arguments.multiline, type=arguments.type or "")
@@ -63,6 +65,7 @@ async def run(arguments: GrepSearch, context: ToolContext) -> ToolOutput:
 def _format(
     found: Matches | MatchedFiles, outcome: SearchOutcome, arguments: GrepSearch, target: searching.SearchTarget
 ) -> ToolOutput:
+    """Return the first matches by path for the model, with notes on what it does not see, and their data."""
     first = found.first_matches()
     lines = first.lines or ["No matches."]
     if not first.lines and "$" in arguments.pattern:

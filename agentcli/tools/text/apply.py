@@ -61,7 +61,11 @@ def _may_be_inside_character(text: str, position: int) -> bool:
 
 
 def _find_replacements(text: str, edit: Edit) -> tuple[list[tuple[Match, str]], str]:
-    """Return the matches with their replacements, and a note on an inexact match. Raises `ToolError`."""
+    """Return the matches with their replacements, and a note on an inexact match. Raises `ToolError`.
+
+    `old_string` is first looked for as it is written (with `replace_all`, whatever the line ends are), then in the less
+    exact ways of `MATCHERS`. Only `replace_all` may find several places, and only in the first way.
+    """
     old, new = edit.old_string, edit.new_string
     if old == new:
         raise ToolError("old_string and new_string are the same.", kind="invalid_parameters")
