@@ -84,9 +84,9 @@ class _Application:
     def apply(self, group: ChangeGroup) -> None:
         """Apply a group. Raises `OSError`, and `ConflictError`, where possible before anything is changed."""
         self._changes = changes = group.changes
-        paths, moved = group.paths, group.moved_root  # a new folder, moved from where it was prepared
-        if self._is_resumed:
-            for path in paths:  # removes a temporary file that was only half written
+        paths, moved = group.paths, group.moved_root  # `moved`: a new folder that one rename brings here, or ""
+        if self._is_resumed:  # a killed call may have done a part already: only the rest is done
+            for path in paths:  # remove a temporary file that may be only half written
                 with contextlib.suppress(OSError), _opened_parent(changes.at(path)) as (folder, name):
                     os.unlink(self._temporary(name), dir_fd=folder)
             if moved and not os.path.lexists(changes.after[moved].source):  # it was moved before the kill
@@ -99,7 +99,7 @@ class _Application:
         removed = [path for path in paths if path not in changes.after]
         written = [path for path in paths if path in changes.after]
         swapped = [path for path in written if changes.swaps_folder(path)]  # a file replaces a folder, or the reverse
-        for path in paths:
+        for path in paths:  # all checks come before the first change
             self._require_unchanged(path)
         for path in (*removed, *swapped):
             self._require_nothing_else_in(path)
@@ -156,7 +156,7 @@ class _Application:
         return True
 
     def _require_unchanged(self, path: str) -> None:
-        """Raise `ConflictError` if a path changed since the command started, or must not be replaced now."""
+        """Raise `ConflictError` if a path changed since the command started, or another program may write to it now."""
         before, after = self._changes.before_and_after(path)
         if path in self._changes.stale:
             raise writing.ConflictError("it was changed by something else while the command ran")

@@ -206,12 +206,15 @@ class _Scan:
         return [joined(folder, name) for name, entry in now.items() if entry.kind == "folder"]
 
     def _record(self, folder: str, name: str, status: os.stat_result, before: _KnownEntry | None) -> _KnownEntry | None:
-        """Return the record of an entry that is new or was touched; if it is not covered now, its old one."""
+        """Return the record of an entry that is new or was touched, and add its change to the differences.
+
+        An entry that is skipped, a mount point or just gone keeps its old record: this scan does not report it.
+        """
         state, path, kind, is_new = self._state, joined(folder, name), kind_of(status), before is None
         if kind is None:  # a socket or a device
             return None
         if self._is_skipped(path, name, is_folder=kind == "folder"):
-            state.skipped.add(status.st_ino)
+            state.skipped.add(status.st_ino)  # so that it is not new if it is moved later
             return before
         if stat.S_IMODE(status.st_mode) == MOUNT_POINT_MODE and is_mount_point(f"{self._root}/{path}"):
             return before  # the sandbox of a running or killed command created it
@@ -228,7 +231,7 @@ class _Scan:
         if is_new and is_ignored and kind == "file":
             ignored_files, ignored_bytes = self._ignored_totals
             self._ignored_totals = ignored_files + 1, ignored_bytes + now.size
-        if is_new and self._was_there(folder, path, status):  # neither it nor its contents are a change
+        if is_new and self._was_there(folder, path, status):  # it only was not covered before: it is no change
             if kind == "folder":
                 self._newly_covered.add(path)
         elif before is None or before.state != now:

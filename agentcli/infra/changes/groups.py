@@ -44,16 +44,16 @@ class DiffLimit(Struct):
 
 
 def group_changes(changes: ChangeSet, *, name_of: Callable[[str], str], diff_limit: DiffLimit) -> list[ChangeGroup]:
-    """Group changes by path; `name_of` returns the name that the person sees for an absolute path. Raises `OSError`."""
+    """Group changes for the person's decision; `name_of` returns the name to show for a path. Raises `OSError`."""
     paths = [path for path in sorted({*changes.before, *changes.after}) if differs(*changes.before_and_after(path))]
     counts = Counter(parent for path in paths for parent in parents_of(path))  # the changes below each folder
     large_folders = {
         path for path in paths if path and counts[path] > _MAX_SEPARATE and _is_made_or_removed_folder(path, changes)
     }
-    paths_by_group: dict[str, list[str]] = {}  # for groups of several paths, by the outermost one
+    paths_by_group: dict[str, list[str]] = {}  # of each group of several paths, by its outermost one
     groups: list[ChangeGroup] = []
     for path in paths:
-        is_implied = path in counts and _is_made_or_removed_folder(path, changes)  # by the changes in this folder
+        is_implied = path in counts and _is_made_or_removed_folder(path, changes)  # changes in it show that
         if (group_path := _large_group_around(path, changes, large_folders)) is not None:
             paths_by_group.setdefault(group_path, []).append(path)
         elif not is_implied:
@@ -148,6 +148,7 @@ def _is_repository(path: str, changes: ChangeSet) -> bool:
 
 
 def _summary(path: str, changes: ChangeSet, name: str, diff_limit: DiffLimit) -> ChangeSummary:
+    """Describe the change of one path, for the question whether to apply it. Raises `OSError`."""
     before, after = changes.before_and_after(path)
     entry = after or changes.before[path]
     kind: Literal["created", "changed", "deleted", "mode"]
@@ -156,7 +157,7 @@ def _summary(path: str, changes: ChangeSet, name: str, diff_limit: DiffLimit) ->
     else:
         kind = "mode" if _differs_only_in_mode(before, after) else "changed"
     diff_and_hunks = ("", 1) if kind == "mode" else _diff(name, before, after, diff_limit)
-    diff, hunks = diff_and_hunks or ("", 1)  # 1: it can only be applied as a whole
+    diff, hunks = diff_and_hunks or ("", 1)  # without a diff it can only be applied as a whole
     is_executed = is_auto_executed(PurePath(path))
     notes: list[str] = []
     if after is not None and after.kind == "link":
@@ -171,7 +172,7 @@ def _summary(path: str, changes: ChangeSet, name: str, diff_limit: DiffLimit) ->
     return ChangeSummary(
         name=name,
         kind=kind,
-        what=entry.kind if entry.kind != "other" else "file",  # a socket or a device
+        what=entry.kind if entry.kind != "other" else "file",  # a deleted socket or device counts as a file
         diff=diff,
         hunks=1 if is_executed else hunks,  # an auto-executed file is applied as a whole
         files=int(entry.kind != "folder"),
@@ -193,15 +194,16 @@ def _is_program(entry: FileEntry | None) -> bool:
 
 
 def _summary_of_many(path: str, changes: ChangeSet, paths: list[str], name: str) -> ChangeSummary:
-    """Describe the changes of a group as one; each of `paths` is `path` or below it."""
+    """Describe a group of changes as one, for the question whether to apply it; `paths` are at or below `path`."""
     before, after = changes.before_and_after(path)
     is_git = _is_repository(path, changes)
+    # `path` itself may not be in the group: then it is neither new nor gone.
     is_new = path in paths and before is None
     is_gone = path in paths and after is None
     entries = {inner: changes.after.get(inner) or changes.before[inner] for inner in paths}
     files = [entry for entry in entries.values() if entry.kind != "folder"]
     notes: list[str] = []
-    if not is_git and not is_gone:
+    if not is_git and not is_gone:  # programs and links that are written deserve a note, git's own files do not
         written = {inner.removeprefix(f"{path}/"): entry for inner, entry in entries.items() if inner in changes.after}
         notes += _counting_notes("executable", [inner for inner, entry in written.items() if _is_program(entry)])
         links = [f"{inner} → {entry.target}" for inner, entry in written.items() if entry.kind == "link"]
@@ -213,7 +215,7 @@ def _summary_of_many(path: str, changes: ChangeSet, paths: list[str], name: str)
         files=len(files),
         size=sum(entry.size for entry in files if entry.kind == "file"),
         notes=tuple(notes),
-        # In an existing repository, commands cannot write the files that git executes, such as hooks.
+        # A new repository may bring hooks, which git executes. Commands cannot write those of an existing one.
         is_auto_executed=is_new if is_git else is_auto_executed(PurePath(path)),
         permanent_loss="tree" if is_git and is_gone else "",  # undo does not bring back a `.git`
     )

@@ -47,7 +47,7 @@ class LocalSandbox:
         session_id: str = "",
         limits: CommandLimits = CommandLimits(),
         choose: Callable[[], Confinement] = Unconfined,  # finds the backend
-        denied: Callable[[], Callable[[Path], bool] | None] = lambda: None,  # the test by the current rules
+        denied: Callable[[], Callable[[Path], bool] | None] = lambda: None,  # returns the test by the rules of now
     ) -> None:
         self.confinement = SessionConfinement(
             roots,
@@ -60,12 +60,13 @@ class LocalSandbox:
         )
         self.dry_runs = Lazy(self._open_dry_runs)
         self._home = limits.home
-        # agentcli's own files: `is_secret` knows only the usual paths of these, and variables may name others.
+        # Files with agentcli's own secrets and settings. `is_secret` knows only their usual paths, not those that
+        # environment variables name.
         self._secret_paths = tuple(path.resolve() for path in limits.folders.secret)
         self._settings_paths = tuple(path.resolve() for path in limits.folders.own)
         self._current_deny_test = denied
         self._job_folder = job_folder
-        self._real_job_folder = str(job_folder.resolve())
+        self._real_job_folder = str(job_folder.resolve())  # tools may read the output of jobs in it
         self._own_environment = environment  # for the person's own commands
         self._environment = command_environment(environment, session_id, allowed=limits.environment)
         self._shell = Lazy(self._open_shell)
@@ -256,6 +257,7 @@ class LocalFacts:
 
     @property
     def description(self) -> tuple[str, ...]:
+        """Describe the confinement of commands for the person, line by line, including its gaps on this machine."""
         if self.profile == "danger-full-access":
             return ("Commands are not confined: they can read, change and send anything you can.",)
         if not self.confines:
@@ -264,7 +266,7 @@ class LocalFacts:
         hosts = ", ".join(dict.fromkeys(self._grants.hosts)) or "none"
         _, auto_executed_below = scan.secrets_and_auto_executed(self.roots)
         too_many = "is too large to find every secret file in it: commands may be able to read some."
-        unprotected = len(auto_executed_below) - MAX_AUTO_EXECUTED
+        unprotected = len(auto_executed_below) - MAX_AUTO_EXECUTED  # only the first ones are protected
         lines = (
             f"Commands are confined by {backend.name}: {self.profile}, hosts: {hosts}.",
             self._weakness_warning,

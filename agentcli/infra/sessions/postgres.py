@@ -91,6 +91,7 @@ class Database:
             await self._idle.pop().close()
 
     async def _connect(self, address: dict[str, Any], server: str) -> Connection:
+        """Return an idle connection that still works, or else a new one; the first one also makes the tables."""
         while self._idle:
             connection = self._idle.pop()
             try:
@@ -98,7 +99,7 @@ class Database:
                 return connection
             except Error:  # the server was restarted, or the connection was cut
                 await connection.close()
-            except BaseException:
+            except BaseException:  # such as a cancellation: the state of the connection is unknown
                 await connection.close()
                 raise
         # Statements are not prepared, because a connection pooler in between may not support that.

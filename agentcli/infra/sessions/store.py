@@ -61,6 +61,7 @@ class TableLog:
         stored = interfaces.StoredEntries(tuple(entries), self._last_seq + 1)
         self._last_seq += len(entries)
         self._uncommitted.append(stored)
+        # Entries of earlier calls that are not stored yet go along, so that the log never has a gap.
         session, uncommitted = self.unstored_session or self.session_id, tuple(self._uncommitted)
 
         async def work(db: tables.Tables) -> interfaces.StoredEntries:

@@ -158,7 +158,7 @@ async def _store_session(db: Tables, new: UnstoredSession) -> None:
     """Store a new session. A fork also gets copies of the entries that it has in common with its source."""
     fork_values = {"source": new.source_id, "shared": new.shared_count}
     if new.source_id:  # check the source first, because failing work must not have changed anything
-        await db.rows(db.wait_for_copy_changes)
+        await db.rows(db.wait_for_copy_changes)  # so that no entry is copied while a redaction changes its copies
         last_shared = "SELECT id FROM entries WHERE session_id = :source AND trashed = 0 AND seq = :shared"
         if await db.value(last_shared, **fork_values) != new.last_shared_id:
             raise StorageError(
@@ -172,6 +172,7 @@ async def _store_session(db: Tables, new: UnstoredSession) -> None:
         **values,
     )
     if new.source_id:
+        # A copy has the `origin` of its source, so that all copies of an entry are found; it is not the fork's `own`.
         columns = f"{_COPIED_COLUMNS}{db.words}"
         await db.rows(
             f"INSERT INTO entries (n, origin, own, session_id, {columns}) "  # noqa: S608 - constant text

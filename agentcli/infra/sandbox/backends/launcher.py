@@ -61,7 +61,10 @@ def main() -> None:
 
 
 def confine_and_exec(parent: int, plan_descriptor: int, command: list[bytes], environment: dict[bytes, bytes]) -> None:
-    """Confine this process by a plan, then become `command`, which ends with `parent`. Without one, try the plan."""
+    """Confine this process by a plan, then become `command`, which ends with `parent`.
+
+    An empty `command` tries if a plan of overlays works here: the function then returns, or prints only the error.
+    """
     message = "agentcli: the command was not started, because it could not be confined"
     try:
         with os.fdopen(plan_descriptor, "rb") as file:

@@ -125,11 +125,12 @@ class MountPlanner:
             os.close(descriptor)
 
     def mounts_for(self, protection: Protection) -> Sequence[Mount]:
-        """Return the mounts; each one covers earlier ones inside it. Raises `OSError` if a path changed meanwhile."""
+        """Return bubblewrap's mounts; each covers earlier ones inside it. Raises `OSError` if a path has changed."""
         resources = self._bounds.resources
+        # A private folder begins empty. The folders that the command needs from the real one are mounted in it.
         private = private_folders()
         self._mounts += [Mount(folder, mode="1777") for folder in private]
-        have_mounts = (*private, *self._bound_folders)  # those above, and those that follow below
+        have_mounts = (*private, *self._bound_folders)  # the private ones from above, the bound ones from below
         for path in self._shown_in_private:
             if is_private(path) and path not in have_mounts and kind_of(path) == "folder":
                 self._mounts.append(Mount(path, path))
@@ -143,7 +144,7 @@ class MountPlanner:
                 self._bind(path, is_writable=True)
         self._hide(hidden_inside)  # after the mounts above, because these would cover the hidden paths again
         self._hide_sockets([step.path for step in (*hidden_outside, *hidden_inside) if step.action != "show"])
-        if resources.proxy_socket is not None:
+        if resources.proxy_socket is not None:  # hosts were granted
             relay = Path(__file__).parents[1] / "network" / "relay.py"
             self._mounts += [Mount(PROXY_SOCKET, str(resources.proxy_socket)), Mount(RELAY, str(relay))]
         return self._mounts

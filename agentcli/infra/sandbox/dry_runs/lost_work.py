@@ -144,8 +144,8 @@ def _script_for_changes(git: str, before: _RepositoryState, after: _RepositorySt
     log = f"{git} log --no-color --no-decorate -n {MAX_COMMITS}"
     refs = ""
     old_commits = " ".join(filter(None, (before.refs.get(name) for name in moved)))
-    # In a ref that the command created, the new commits are those that no ref led to before: neither a moved one, nor
-    # HEAD, nor (`--all`) one that did not move.
+    # The new commits of a ref are those that its old commit did not lead to. For a ref that the command created, they
+    # are those that no ref led to before: neither a moved one, nor HEAD, nor (`--all`) one that did not move.
     except_moved = " ".join(f"--exclude={shlex.quote(name)}" for name in ("HEAD", *moved))
     old_history = f"{old_commits} {before.commit} {except_moved} --all"
     for name in moved[:MAX_REFS]:
@@ -155,10 +155,11 @@ def _script_for_changes(git: str, before: _RepositoryState, after: _RepositorySt
         refs += f"{log} --format='  + %h %s' {new} --not {old or old_history}; " if new else ""
     # Commits are lost if a moved ref led to them, and no ref does now.
     lost_commits = f"{log} --format='commit %h %s' {old_commits} --not --all HEAD; " if old_commits else ""
-    has_moved = before.commit and after.commit and before.commit != after.commit
+    # If HEAD has another commit now, show the files that differ, and count the commits that it lost and got.
+    has_head_moved = before.commit and after.commit and before.commit != after.commit
     commits = f"{before.commit} {after.commit}"
-    changed_files = f"{git} {_DIFF} --stat=100 --stat-count={MAX_FILES} {commits}" if has_moved else ""
-    counts = f"{git} rev-list --left-right --count {before.commit}...{after.commit}; " if has_moved else ""
+    changed_files = f"{git} {_DIFF} --stat=100 --stat-count={MAX_FILES} {commits}" if has_head_moved else ""
+    counts = f"{git} rev-list --left-right --count {before.commit}...{after.commit}; " if has_head_moved else ""
     # Lost commits come first, because the middle of a long output is cut.
     parts = f" {_PRINT_NUL} ".join((lost_commits, counts, refs, changed_files))
     return f"({parts}) 2>/dev/null | head -c {MAX_BYTES}; true"
@@ -210,7 +211,10 @@ def _short_ref(name: str) -> str:
 
 
 def join_worktree_changes(groups: Sequence[ChangeGroup], repository: ChangeGroup, git: GitChanges) -> list[ChangeGroup]:
-    """Join a repository's group and those in its worktree for one question; leave out mere bookkeeping of git."""
+    """Join a repository's group and those in its worktree: a commit and its files need one question, not many.
+
+    The repository's group is left out if it is mere bookkeeping of git, and therefore not worth a question.
+    """
     worktree = repository.paths[0].partition(".git")[0]  # its folder below the root: "", or with a slash at the end
     others = [group for group in groups if group is not repository]
     shortened_logs = [path for path in repository.paths if _is_shortened_log(path, repository.changes)]
@@ -218,7 +222,7 @@ def join_worktree_changes(groups: Sequence[ChangeGroup], repository: ChangeGroup
     is_bookkeeping = all(path in _BOOKKEEPING or path.startswith(("objects", "logs")) for path in names_in_git)
     if is_bookkeeping and not git.text and not shortened_logs:
         return others
-    in_worktree = [  # without auto-executed files, which have a question of their own
+    in_worktree = [  # without auto-executed files and nested repositories, which have questions of their own
         group
         for group in others
         if group.changes.root == repository.changes.root
@@ -227,7 +231,7 @@ def join_worktree_changes(groups: Sequence[ChangeGroup], repository: ChangeGroup
         and group.summary.what != "repository"
     ]
     summaries = [group.summary for group in in_worktree]
-    losses = {each.permanent_loss for each in summaries}  # "tree" is the worst, "" is none
+    losses = {each.permanent_loss for each in summaries}  # "tree" is worse than "work"; "" is none
     loses_work = bool(git.lost or shortened_logs or "work" in losses)
     outcomes = Counter[str]()
     for each in summaries:

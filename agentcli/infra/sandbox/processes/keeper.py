@@ -217,10 +217,10 @@ class Supervisor:
         return pid
 
     def _handle_next_event(self) -> None:
-        """Wait for an order, output, the end of a process or one of the times in `__init__`, and do what is due."""
+        """Wait for an order, output, the end of a process, a deadline or the next count; then do what is due."""
         now = time.monotonic()
         pause_s = min(self._limit_at - now, self._kill_at - now, _COUNT_EVERY_S)
-        if self._is_ending:  # check more often
+        if self._is_ending:  # look more often; after `_kill_at`, what was forked meanwhile is killed each time
             pause_s = min(pause_s, 0.1) if self._kill_at > now else 0.02
         ready = {descriptor for descriptor, _ in self._poll.poll(max(0, pause_s * 1000))}
         if self._wakeup in ready:
@@ -237,7 +237,7 @@ class Supervisor:
             self._limit_at = float("inf")
             self._report("late")
             self._end(GRACE_S)
-        if now < self._kill_at and self._is_swarm():
+        if now < self._kill_at and self._is_swarm():  # a fork bomb gets no grace
             self._report("swarm")
             self._end(0)
         if now >= self._kill_at:

@@ -50,11 +50,11 @@ def plan_protection(bounds: Bounds, cwd: str, *, max_committable: int = MAX_COMM
 
 
 def _make_plan(bounds: Bounds, cwd: str, planner: "RepositoryPlanner", max_committable: int) -> Protection:
-    """Plan for the roots, the repositories below them, and the granted folders."""
+    """Plan what commands must not write in the roots, in the repositories below them and in the granted folders."""
     plan, scan = Protection(), bounds.resources.scan
 
     def plan_below_root(plan_one: Callable[..., Protection], folder: str, number: int) -> Protection:
-        """Plan for a repository by `plan_one`; only the first ones, and the one around `cwd`, accept commits."""
+        """Plan for a repository by `plan_one`. The first ones and that of `cwd` accept commits, which costs mounts."""
         may_commit = number < max_committable or is_inside(cwd, folder)
         nested_plan = plan_one(folder, may_commit=may_commit)
         return nested_plan if may_commit else _limit_mounts(nested_plan, folder, number)
