@@ -327,14 +327,17 @@ class RequestSize:
         self._measured = len(path)
 
     def _add(self, entry: log.Entry, model: models.ModelInfo) -> None:
-        """Add the size of an entry. If it is a reply with the provider's count, that count replaces earlier ones."""
+        """Add the size of an entry. If it is a reply that the provider has counted, start from that count from now on.
+
+        A reply's count can include reasoning that the next request does not have, which is subtracted if it is known.
+        """
         body, size = entry.body, _size(entry.body, model)
         prompt_size = self._entries_size.plus(self._prefix_size)  # if the entry is a reply, the size of its request
         self._entries_size = self._entries_size.plus(size)
         if not isinstance(body, log.Assistant) or not body.usage.prompt_tokens or body.is_estimated:
             return
         model_name, usage = f"{body.provider}/{body.model}", body.usage
-        if entry.id not in self._learned:
+        if entry.id not in self._learned:  # entries are measured again, for example after a rewind
             self._learned.add(entry.id)
             self._learn(model_name, usage.prompt_tokens, prompt_size)
         sent = models.sent_back(body.content, model)  # the blocks that the next request has, perhaps without thinking
@@ -345,7 +348,8 @@ class RequestSize:
             self._counted[model_name] = ProviderCount(usage.prompt_tokens, prompt_size)
             return
         unsent = 0 if reasoning else usage.reasoning_tokens  # counted by the provider, but not sent back
-        # Reasoning that is sent back: not every provider reports its tokens, so it is measured, too.
+        # The provider may not count reasoning in later requests even if it is sent back. Not every provider reports its
+        # tokens, so it is measured, too.
         measured = int(models.size_of(reasoning, model.name).bytes / models.BYTES_PER_TOKEN)
         uncertain = max(usage.reasoning_tokens - unsent, measured)
         self._counted[model_name] = ProviderCount(usage.context_tokens - unsent, prompt_size.plus(size), uncertain)

@@ -101,8 +101,9 @@ class LocalEngine:
             work = measure_work(entries, ends, str(config.cwd))
             checked = CheckResult()  # not passed, if the provider or the judge has failed
             record = _record_for_check(entries, ends, work)
+            # A failure says nothing about the agent, so nothing is graded or checked: the attempt will be made again.
             if not failure and task.graders is not None:
-                record["grades"] = []  # the check reads them even if it needs none
+                record["grades"] = []  # `check_graders` reads them even if no grader is of the type `llm`
                 if criteria := [grader["criteria"] for grader in task.graders if grader["type"] == "llm"]:
                     async with self._judge(task, config) as session:
                         failure = await _add_grades(record, task, criteria, session)

@@ -94,6 +94,7 @@ class HttpClient(Carrier):
 
     @asynccontextmanager
     async def _send(self, path: str, body: dict[str, Any] | None, key: str) -> AsyncIterator[Response]:
+        """Send a request once with this key; yield the response if its status is a success. See `Carrier.send`."""
         headers = dict(self._headers)
         if key:
             headers[self._key_header] = (f"Bearer {key}" if self._key_header == "authorization" else key).strip()

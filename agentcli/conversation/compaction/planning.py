@@ -129,14 +129,18 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
         return limit
 
     def _with_cuts(self, limit: int) -> entries.Compaction:
-        """Plan without a digest: cut results, then also replies, oldest first, shorter at each pass, until it fits."""
+        """Return a plan without a digest: entries stay in place, and old ones are cut until the request fits.
+
+        Results alone are cut first, shorter at each pass; then all entries are. Each pass begins with the oldest one.
+        The newest turns (`keep_turns`) stay whole. If the request still does not fit, the caller rejects the plan.
+        """
         first = self.turns[0].steps[0]
         stubs = {id: "" for turn in self.turns for id in self._outdated_reminders(turn)}  # "": the entry is not sent
         plan = self._build(self._carried_text([]), first, "truncate", stubs=stubs)
         tokens = plan.tokens_after
         settings = self.settings
         older = [(step, turn.number) for turn in self.turns[: -settings.keep_turns] for step in turn.steps]
-        # One pass for each kind of entries (`object`: any kind) and length (the settings' lengths times the factor).
+        # One pass for each kind of entries (`object`: any kind) and factor, which multiplies the settings' lengths.
         passes = [(kind, factor) for kind in (entries.Result, object) for factor in reversed(digest.FACTORS)]
         for (kind, factor), (step, number) in product(passes, older):
             if tokens <= _FILLED_SHARE * limit:
@@ -146,7 +150,7 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
                 continue
             stub = digest.stub_of(step, number, factor * settings.result_chars, factor * settings.message_chars)
             if stub is not None:
-                shown = stubs.get(step.entry.id, text_of(step.entry.body))
+                shown = stubs.get(step.entry.id, text_of(step.entry.body))  # all of it, or what a pass has left
                 tokens -= self.budget.size(shown) - self.budget.size(stub)
                 stubs[step.entry.id] = stub
         return self._build(plan.carried, first, "truncate", stubs=stubs)

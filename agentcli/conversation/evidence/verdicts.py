@@ -323,7 +323,7 @@ def _compare_files(claim: UncheckedClaim, record: ActivityRecord) -> Comparison:
     found = [(change, at, id) for change, at, id in record.changes if record.is_claim_about(change, claim)]
     if claim.kind == "file_unchanged":  # such a claim is about the newest turn
         of_turn = [(change, id) for change, at, id in found if at >= record.turn_start]
-        if of_turn:
+        if of_turn:  # then the claim is true only if the file is as it was before the turn's first change
             (first, _), (last, _) = of_turn[0], of_turn[-1]
             # A claim without a target says that no file changed.
             is_unchanged = bool(claim.target) and log.is_same_state(first.before, last.after)
@@ -341,6 +341,7 @@ def _compare_files(claim: UncheckedClaim, record: ActivityRecord) -> Comparison:
         "file_deleted": last.after is None and any(change.before for change, _, _ in found),
         "file_changed": last.after is not None and not log.is_same_state(first.before, last.after),
     }[claim.kind]
-    # After a change that the log does not have, the claim may no longer be true. (None: unknown; "": there is no file.)
+    # A claim that the log confirms may no longer be true if the file has changed without the log. The id of its content
+    # is None if it is unknown, and "" if there is no file.
     is_outdated = record.content_id(last.path) not in (None, last.after.content if last.after else "")
     return None if is_true and is_outdated else is_true, [first_id, last_id]

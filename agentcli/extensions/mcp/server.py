@@ -128,7 +128,8 @@ class Server:
         """Connect, and fetch the offer. Raises `ToolError`, whose text is also the server's `problem`."""
         self.problem = ""
         try:
-            await self._check_programs(None)  # asks nobody: before a call, `call_tool` has asked
+            # Changed files are refused without a question (`None`): before a call, `call_tool` has asked the person.
+            await self._check_programs(None)
             async with asyncio.timeout(self.spec.startup_timeout_s):
                 client = await self._connect(self.spec, self)
                 try:

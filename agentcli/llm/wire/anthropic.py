@@ -138,7 +138,10 @@ def _limit_breakpoints(prefix: list[dict[str, Any]], messages: list[dict[str, An
 
 
 def sendable_blocks(message: ours.Message) -> tuple[ours.Block, ...]:
-    """Return the blocks that this API takes. A failed result may have only text, so its images follow the results."""
+    """Return the blocks that this API takes, the results first, as it requires of a message that answers calls.
+
+    A failed result may have only text, so its images follow the results.
+    """
     results: list[ours.Block] = []
     media: list[ours.Block] = []
     others: list[ours.Block] = []
@@ -242,13 +245,16 @@ class AnthropicReader:
     def finish(self, out: list[llm.StreamEvent]) -> llm.Done:
         if not (self._has_stopped or self.has_all_content):
             raise ConnectionFailed("The server closed the stream before the reply was complete.")
+        # A limit or a refusal can end a reply inside a block. After any other stop reason, all blocks are whole, even if
+        # the server sent no events for their ends.
         may_end_in_a_block = self._stop_reason in (*_CUT_REASONS, "refusal")
-        if not may_end_in_a_block:  # all blocks are whole, even if the server sent no events for their ends
+        if not may_end_in_a_block:
             for block in self._blocks:
                 self._close_block(block, out)
         stop_reason, note = cast("ours.StopReason", self._stop_reason), self._note
         if stop_reason not in _STOP_REASONS:
             stop_reason, note = "end_turn", f"unknown stop reason {self._stop_reason!r}"
+        # `_message` leaves out a call that was cut.
         lost = any(b.kind == "tool_use" and not b.is_whole for b in self._blocks)
         message = self._message()
         match message.content:
@@ -257,6 +263,7 @@ class AnthropicReader:
                 lost, message = True, ours.Message("assistant", tuple(earlier))
         if not message.content and not self._stop_reason:
             raise ConnectionFailed("The reply ended without any content.")
+        # An `Opaque` block may be a call of one of the API's own tools.
         has_call = any(isinstance(block, ours.ToolUse | ours.Opaque) for block in message.content)
         if stop_reason == "tool_use" and not has_call:
             raise ServerError("The reply ended with a tool call, and the call did not arrive.")
