@@ -136,6 +136,7 @@ class LocalEngine:
             person_settings(user_config),
             task.settings,
             self._variant.settings,
+            # In every attempt: MCP servers of the agent's copy would run outside the sandbox.
             {"mcp": {"enabled": False}, "sandbox": {"masked": masked}},
         )
         home = folder / "home"

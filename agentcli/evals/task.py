@@ -150,9 +150,10 @@ class SkillCase(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def skill_tasks(folder: Path, cache: Path) -> tuple[Sequence[Task], Path]:
-    """Write a task for each case into `cache`, and copies of the skills in the folder without their cases.
+    """Make tasks from a folder with skills and the cases in their evals; return the tasks and the folder of the skills.
 
-    Return the tasks, and the folder of the copied skills. Raises `UsageError`.
+    Both are written into `cache`. The copied skills, which the agent gets, lack their cases, because these say what is
+    checked. Raises `UsageError`.
     """
     try:
         skills = [read_skill(file.parent, "user") for file in folder.glob("**/SKILL.md")]

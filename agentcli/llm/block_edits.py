@@ -93,7 +93,10 @@ def _newest_prompt(request: Request) -> tuple[str, dict[str, str], set[str]]:
 
 
 def _apply_block(block: str, files: dict[str, str]) -> bool:
-    """Put a block's definitions into `files` (texts by path), instead of those of the same name; False if none fits."""
+    """Put a block's definitions into `files` (texts by path): they replace those of the same name, or are appended.
+
+    Returns False if none of them belongs to these files; the block may then be the content of a new file.
+    """
     if (module := _parsed(block)) is None:
         return False
     lines, belongs_to_file = block.split("\n"), False
@@ -110,7 +113,7 @@ def _apply_block(block: str, files: dict[str, str]) -> bool:
         key = (new.class_name, new.name)
         matches = [(p, old) for p, text in files.items() for old in _outline(text) if (old.class_name, old.name) == key]
         belongs_to_file |= bool(matches)
-        if len(matches) == 1:
+        if len(matches) == 1:  # with several, it is unknown which one is meant, so all stay as they are
             path, old = matches[0]
             if code_paths and path not in code_paths:
                 continue  # beside code, existing tests stay as they are: small models repeat them with mistakes

@@ -108,6 +108,8 @@ def split_sentences(text: str) -> Iterator[MarkedSentence]:
 def _mark(text: str, marked: list[str]) -> str:
     """Replace paths and names by marks, and append their texts to `marked`: `pytest -q` becomes ⟦c0:tests⟧.
 
+    The patterns of `wording.toml` need only know the marks, not the many forms of paths, commands and names.
+
     Kinds of marks: p a path, l a line number after one, c a known check, k another command, t a test, n another name.
     The kinds of a check follow its number; the path of a test file has `:tests` there, too.
     """
@@ -158,6 +160,7 @@ def _outcome_claims(sentence: MarkedSentence, subjects: Sequence[re.Match[str]])
                 yield claim
     for found in (*sentence.search("alone"), *sentence.search("count")):  # `it compiles`, `12 passed`
         kind = found.lastgroup or ""  # the groups of these patterns are named by the kind of claim
+        # A kind in `kinds` is a repetition: `all tests pass (12 passed)` is one claim, which has the number already.
         if (kind == "tests_fail" and is_history) or kind in kinds:
             continue
         # A number needs no subject at the start (`12 passed`) or beside another claim (`all tests pass, 2 failed`).
@@ -181,7 +184,11 @@ def _claims_with_pronouns(
 def _claim(
     sentence: MarkedSentence, subject: re.Match[str], state: re.Match[str] | None, *, is_good: bool = True
 ) -> UncheckedClaim:
-    """Return the claim that a subject is in a state; without a state, that it passes."""
+    """Return the claim that a subject is in a state; without a state, that it passes.
+
+    It has what is compared with the log: the number of tests or the exit code, the command, and the names of the tests
+    and files. It is about all tests if it says so and names none.
+    """
     topic, subject_text = subject.lastgroup or "", subject[0]
     kind = f"{topic}_{_OUTCOMES[topic][is_good]}"
     # The groups of `state` that may hold a number: an exit code of a command, or how many tests passed or failed.
@@ -195,6 +202,7 @@ def _claim(
         numbers = _numbers(next(iter(counts + ratios), ""))
     # The letters of marks: t a test, p a path, n another name, k a command, c a check.
     part_with_names = subject_text + (state["fill"] if state else "")  # `fill`: what is between subject and outcome
+    # Paths and names in a claim about a command are parts of that command.
     names = () if topic == "command" else sentence.texts_in(part_with_names, "tpn")
     commands = sentence.texts_in(subject_text, "pk" if topic == "command" else "c")
     return sentence.claim(

@@ -171,6 +171,7 @@ def find_runs(call: FinishedCall) -> Iterator[CheckRun]:
     """Yield the checks that a command ran, with what its exit code and its output say about each of them."""
     output = "\n".join(line[:_MAX_LINE_CHARS] for line in call.output[-_MAX_OUTPUT_CHARS:].splitlines())
     for part, code in _simple_commands(call.command, call.exit_code):
+        # An empty output is that of a silent check that passed, unless the output went to a file.
         is_redirected = any(redirect.operator in (">", ">>", "&>", ">|") for redirect in part.redirects)
         for row, match in _checks_in(part):
             arguments = [word.partition("=")[0] for word in match["rest"].split()]

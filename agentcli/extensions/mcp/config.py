@@ -150,6 +150,7 @@ def _read_entry(name: str, table: _ServerTable, *, default_call_s: float, defaul
         command, *arguments = [entry.command] if isinstance(entry.command, str) else entry.command
         transport = StdioSpec(command, (*arguments, *entry.args), entry.env, entry.cwd)
     else:
+        # Headers refer to variables as `${NAME}`; `expand_address` inserts the values when a connection is made.
         headers = {header: f"${{{variable}}}" for header, variable in entry.env_http_headers.items()}
         if entry.bearer_token_env_var:
             headers["Authorization"] = f"Bearer ${{{entry.bearer_token_env_var}}}"

@@ -126,7 +126,7 @@ def _provider(
         token_endpoint_auth_method="none",  # noqa: S106 - a program on a person's machine can keep no secret
     )
     provider = _Provider(url, metadata, tokens, show_address, receive_answer, client_metadata_url)  # type: ignore[arg-type]
-    provider.tokens = tokens  # from which it also takes when they expire
+    provider.tokens = tokens  # has the time when the token expires, and the address for refreshing it
     return provider
 
 

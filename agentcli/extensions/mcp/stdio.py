@@ -57,6 +57,7 @@ async def stdio_transport(launch: ServerProgram, *, on_end: Callable[[str], None
 
 
 async def _start_server(launch: ServerProgram) -> Process:
+    """Start the server, with pipes for its stdin, stdout and stderr. Raises `ToolError`."""
     program, *arguments = launch.argv
     path = shutil.which(program, path=launch.environment.get("PATH"))
     if path is None:
@@ -73,7 +74,7 @@ async def _start_server(launch: ServerProgram) -> Process:
             limit=MAX_MESSAGE_BYTES,
             env=launch.environment,
             cwd=launch.cwd,
-            start_new_session=True,
+            start_new_session=True,  # so that signals reach its child processes, too
         )
     except (OSError, ValueError) as error:
         raise ToolError(f"Could not start {program}: {error}.", kind="dependency_error") from error

@@ -327,7 +327,7 @@ def _normalize_keyword(key: str, value: Any, root: Mapping[str, Any], depth: int
     is_valid = (
         (key in _TEXTS and isinstance(value, str))
         or (key in _NUMBERS and isinstance(value, int | float) and not isinstance(value, bool))
-        or (key in _SIZES and type(value) is int and value > 0)  # a minimum of 0 says nothing; a maximum of 0 is dropped, too
+        or (key in _SIZES and type(value) is int and value > 0)  # a minimum of 0 says nothing
         or (key == "additionalProperties" and isinstance(value, bool))
     )
     return value if is_valid else None

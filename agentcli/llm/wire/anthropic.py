@@ -245,7 +245,7 @@ class AnthropicReader:
     def finish(self, out: list[llm.StreamEvent]) -> llm.Done:
         if not (self._has_stopped or self.has_all_content):
             raise ConnectionFailed("The server closed the stream before the reply was complete.")
-        # A limit or a refusal can end a reply inside a block. After any other stop reason, all blocks are whole, even if
+        # Only a limit or a refusal can end a reply inside a block. For any other stop reason, blocks are whole even if
         # the server sent no events for their ends.
         may_end_in_a_block = self._stop_reason in (*_CUT_REASONS, "refusal")
         if not may_end_in_a_block:

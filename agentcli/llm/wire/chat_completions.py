@@ -136,6 +136,7 @@ def to_wire(messages: Sequence[ours.Message], *, quirks: Quirks, provider: str) 
 
 
 def _assistant_message(message: ours.Message, quirks: Quirks, provider: str) -> dict[str, Any]:
+    """Return a reply as this server takes it back, perhaps with its reasoning and the extra content of its calls."""
     wire: dict[str, Any] = {"role": "assistant", "content": message.text or (None if quirks.null_content else "")}
     if message.tool_uses:
         wire["tool_calls"] = [
@@ -155,6 +156,7 @@ def _assistant_message(message: ours.Message, quirks: Quirks, provider: str) -> 
     for block in message.content:
         if isinstance(block, ours.Opaque) and block.provider == provider:  # `ChatReader.finish` made it
             extras |= block.data.get(EXTRAS, {})
+            # The other data are fields of the message: `reasoning_details`.
             wire |= {name: value for name, value in block.data.items() if name != EXTRAS}
     if quirks.extra_content:  # this server rejects a reply whose first call has none; other servers give none
         for number, (call, use) in enumerate(zip(wire.get("tool_calls", ()), message.tool_uses, strict=True)):
@@ -261,6 +263,7 @@ class ChatReader:
         was_cut = self._finish_reason in _CUT
         self._prose.close(out)
         is_complete = self.has_all_content or (self._has_begun and self.has_ended)
+        # Otherwise the connection has probably broken, unless this server ends all its replies so.
         if not is_complete and not (self._quirks.silent_end and self._looks_complete()):
             problem = (
                 "The server closed the stream before the reply was complete (neither finish_reason nor [DONE] came)."
@@ -272,8 +275,9 @@ class ChatReader:
         uses, lost = self._calls.end(out, was_cut=was_cut, has_finish_reason=self.has_all_content)
         has_known_reason = self._finish_reason in (*_CUT, "", "stop", "tool_calls", "content_filter")
         note = "" if has_known_reason else f"unknown finish reason {self._finish_reason!r}"
+        # Some servers leave it to their callers to find the calls that the model writes into its text. Where such calls
+        # may not run, they are only reported, which is not worth a long search.
         text, may_run = "".join(self._prose.text), self._quirks.read_text_calls
-        # Where calls in the text may not run, they are only reported, which is not worth a long search.
         is_searched = not uses and not was_cut and (may_run or len(text) <= 100_000)
         written = reply_parts.calls_in_text(text, self._tool_names) if is_searched else []
         if written and may_run:

@@ -20,7 +20,7 @@ OPAQUE_SUFFIX = "/responses"  # added to the provider's name in opaque blocks th
 
 
 def to_body(request: llm.Request, info: ModelInfo, quirks: chat.Quirks, provider: str) -> dict[str, Any]:
-    """Return the body of `POST /responses`, tools before the conversation."""
+    """Return the body of `POST /responses`, tools before the conversation, so that bodies begin with the same bytes."""
     body: dict[str, Any] = {"model": info.id, "stream": True, "store": False, "max_output_tokens": request.max_tokens}
     if quirks.no_obfuscation:
         body["stream_options"] = {"include_obfuscation": False}
