@@ -184,7 +184,7 @@ def parse_prompt(content: Sequence[Content], cwd: Path) -> PromptParts:
                 text += typed
             case LinkContent(uri, name) if (file := _file_and_lines(uri, cwd)) is not None:
                 path, lines = file
-                links.append(f'@"{path}"{lines}')
+                links.append(f'@"{path}"{lines}')  # in this form, the file is attached even if its path has spaces
                 text += f"@{path}{lines}"
             case LinkContent(uri, name):
                 text += f"[{name}]({uri})"

@@ -203,6 +203,7 @@ class ClientSession:
             await self._client.connection.out.wait_for_room()
 
     def _show(self, event: events.Event) -> None:
+        """Send the client what an event changes for it: updates, live output, questions, settings, the title."""
         if isinstance(event, events.ToolFinished):
             self._live.end(call_id(event.agent_id, event.id))
         for update in self._updates.updates_for(event):
@@ -212,6 +213,7 @@ class ClientSession:
                 self._live.add(call_id(event.agent_id, id), text)
             case events.QuestionEvent():
                 self._questions.ask(event)
+            # An interrupted call or turn ends without an answer to its question.
             case events.ApprovalSettled() | events.ToolFinished() | events.Done() | events.TurnFailed():
                 self._questions.withdraw_settled()
             case events.ModeChanged() | events.ProviderSwitched() if event.agent_id == "main":

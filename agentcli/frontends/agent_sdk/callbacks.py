@@ -287,9 +287,10 @@ class PermissionBridge:
         """Apply the changes of permissions that came with a yes; return the allow rules as fields of its `Approve`.
 
         An `Approve` can add allow rules alone, so the mode and the restricting rules are changed here. If one change
-        is invalid, none is applied: it may be a restriction that belongs to the others.
+        is invalid, none is applied: it may be a restriction that belongs to the others. Restrictions hold for this
+        session alone.
         """
-        mode, is_lasting = "", False  # True if the allow rules are for later sessions, too
+        mode, is_lasting = "", False  # `is_lasting`: the allow rules are for later sessions, too
         restrictions, allowed = list[tuple[Verb, Rule]](), list[str]()
         try:
             for update in updates:

@@ -83,7 +83,10 @@ class HookTranscript:
 
 
 async def import_missing(store: SessionStore, session_id: str, folder: Path, cwd: Path) -> None:
-    """Store the session of a transcript in the folder, unless it is already stored. Raises `UsageError`."""
+    """Store the session of a transcript in the folder, unless it is already stored. Raises `UsageError`.
+
+    A program that keeps transcripts can so resume a session that ran on another machine.
+    """
     file = folder / f"{session_id}.jsonl"
     if not file.is_file():
         return

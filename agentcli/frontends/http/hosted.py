@@ -73,8 +73,9 @@ class HostedSession:
         self._restore_queue()
         self._writer.change_note(model=snapshot.model, mode=snapshot.mode, entries=len(conversation.entries))
         self._follower = asyncio.create_task(self._follow(session.subscribe_batches()))
-        # Otherwise the turn ran in a terminal, without this stream, and has ended.
+        # If no owner was killed and no turn runs, an open turn ran in a terminal, without this stream, and has ended.
         self._writer.change_note(is_turn_open=is_turn_open and (was_running or session.is_busy))
+        # A kill may have left calls that did not start, a prompt without a reply, or a part of an answer.
         lacks_reply = conversation.unstarted_calls or is_unanswered(conversation) or partial_answer(conversation)
         continues_turn = was_running and is_turn_open and bool(lacks_reply)
         offered = [command.name for command in self._host.commands if command.name not in NOT_OFFERED]
@@ -94,7 +95,8 @@ class HostedSession:
     def _missing_objects(self, missing: Sequence[Entry]) -> tuple[list[dict[str, Any]], bool]:
         """Return the objects of entries that the stream lacks, and True if a turn is open at the log's end.
 
-        If a queued prompt began a turn before the result of the previous turn was sent, that result is among them.
+        A prompt that the note has in its queue, with the same hash, began a turn with the `stream_id` noted for it. If
+        it did so before the result of the previous turn was sent, that result is among the objects.
         """
         entries = self._session.snapshot().conversation.entries
         objects: list[dict[str, Any]] = []
@@ -225,7 +227,11 @@ class HostedSession:
     async def accept_message(
         self, message: json_input.InputMessage, *, steers: bool, tools: Sequence[ToolSpec], stream_id: str
     ) -> str:
-        """Accept and store a message, and return the `stream_id` of its turn. Raises `UserError`."""
+        """Accept and store a message, and return the `stream_id` of its turn. Raises `UserError`.
+
+        A command runs at once. A prompt that `steers` joins the running turn, if there is one; any other begins a turn
+        with the given `stream_id`, at once or when the running one ends.
+        """
         self.last_used = time.monotonic()
         async with self._accepting:
             if stream_id in self._writer.note.accepted:  # the client has sent it again

@@ -67,7 +67,7 @@ class Hosting:
             if (hosted := self.sessions.get(session_id)) is not None:
                 return hosted
             info = await session_info(self.store, session_id)
-            holder = await self.store.holder(session_id)
+            holder = await self.store.holder(session_id)  # None if nobody has it open
             if holder or (holder == "" and not take_over):  # a session of a server is not taken over: requests go there
                 return holder
             request = OpenRequest(
@@ -79,7 +79,10 @@ class Hosting:
                 return await self.store.holder(session_id) or ""
 
     async def _open_here(self, request: OpenRequest) -> HostedSession:
-        """Open a new or stored session in this process, as the only writer of its stream. Raises `UserError`."""
+        """Open a new or stored session in this process, as the only writer of its stream. Raises `UserError`.
+
+        Its spending also counts for its user's account. If its last owner was killed, its turn continues.
+        """
         state = None
         if request.id:
             state = await self.events.state(request.id)

@@ -69,8 +69,12 @@ class CodeHighlighter:
             return [("", text)]
 
     def _tokens(self, lexer: Lexer, text: str) -> Iterator[Token]:
-        """Yield a line's tokens. What stays open is kept in `_stack`, or in `_span` if it is one of the `_spans`."""
-        if not isinstance(lexer, RegexLexer) or isinstance(lexer, ExtendedRegexLexer):  # without rules for `_lex`
+        """Yield a line's tokens, and remember the comment or string that it leaves open for the next line.
+
+        `_stack` has it if the lexer has a state for it; one of the `_spans`, for which it has none, is in `_span`.
+        """
+        # `_lex` cannot read the rules of these lexers, so they see each line alone.
+        if not isinstance(lexer, RegexLexer) or isinstance(lexer, ExtendedRegexLexer):
             yield from ((token, part.rstrip("\n")) for _, token, part in lexer.get_tokens_unprocessed(text + "\n"))
             return
         start, spans = 0, _spans(lexer)

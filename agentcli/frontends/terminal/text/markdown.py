@@ -90,14 +90,14 @@ class MarkdownStream:
         # A long block is laid out again only when it has grown by a fiftieth: the work stays linear.
         if width == width_before and chars_before <= chars <= chars_before * 1.02:
             return rows
-        if self._fence is not None:
+        if self._fence is not None:  # its complete lines are printed already
             rows = [*([] for _ in range(self._empty_lines)), [("", self._open_line[-MAX_PARAGRAPH_CHARS:])]]
         elif len(self._open_line) > MAX_PARAGRAPH_CHARS:
             rows = lines_of(wrap_line([("", self._open_line[-MAX_PARAGRAPH_CHARS:])], width))
         else:
             ahead = copy(self)  # it wraps, because rows must fit the screen
             vars(ahead).update(_output=[], _wraps=True, _paragraph=[*self._paragraph], _table=[*self._table])
-            if self._alignments is not None:  # columns would grow with each letter of a cell
+            if self._alignments is not None:  # without the row that arrives: columns would grow with each letter
                 ahead._open_line = ""  # noqa: SLF001
             rows = lines_of(ahead.close())
         self._preview = chars, width, rows
@@ -260,7 +260,10 @@ def _without_indentation(code: str, columns: int) -> str:
 
 
 def _read_marks(text: str, *, paragraph_quotes: int | None, in_list: bool) -> MarkdownLine:
-    """Read the marks of a line; `paragraph_quotes` is the number of quote marks before an open paragraph."""
+    """Read the marks before a line's content, quote marks and list markers, and find the kind of the content.
+
+    `paragraph_quotes` is the number of quote marks before an open paragraph, None without one.
+    """
     line = MarkdownLine(kind="text")
     marks_end = marks_column = 0  # the end of the marks that were read: in the source, and its column on the screen
     while True:  # each round reads the space before a mark and the mark, `>` or a list item's; other text ends it
@@ -270,9 +273,10 @@ def _read_marks(text: str, *, paragraph_quotes: int | None, in_list: bool) -> Ma
         line.column = len((" " * line.column + space).expandtabs(4))
         indentation = line.column - marks_column
         if line.start == len(text):
-            line.kind = "blank" if line.item_text_column is None else "text"
+            line.kind = "blank" if line.item_text_column is None else "text"  # an empty item is not a blank line
             return line
         is_item = line.item_text_column is not None
+        # A line without a list marker, and without more quote marks than the open paragraph, may continue it.
         in_paragraph = paragraph_quotes is not None and not is_item and line.quotes <= paragraph_quotes
         is_indented = indentation >= 4 and not in_list  # makes code, except in a paragraph
         if is_indented and not is_item and not in_paragraph:
