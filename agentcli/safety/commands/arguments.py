@@ -127,7 +127,10 @@ def _read_long(field: Field, remaining: deque[Field], known: Options, read: Argu
 
 
 def _read_short(field: Field, remaining: deque[Field], known: Options, read: Arguments) -> None:
-    # One word has several options of one letter; the first that takes a value is the last: `-in5` is `-i -n 5`.
+    """Read a word with options of one letter into `read`, with the value of its last option.
+
+    The first option that takes a value is the last one of the word: `-in5` is `-i -n 5`.
+    """
     text = field.text
     if "-#" in known.kinds and re.fullmatch(r"-\d+", text):  # such as `head -20`
         return
@@ -143,7 +146,7 @@ def _read_short(field: Field, remaining: deque[Field], known: Options, read: Arg
     elif kind == _DOES_MORE:
         _note_doubtful_option(name, known, read)
     elif kind and (value or kind == _OPTIONAL_VALUE):
-        for each in {value, value.removeprefix("=")}:  # ripgrep reads `-g=x` as `-g x`
+        for each in {value, value.removeprefix("=")}:  # ripgrep reads `-g=x` as `-g x`, so both are checked
             _note_option_value(kind, structs.replace(field, text=each), read)
     elif kind and remaining:
         _note_option_value(kind, _as_value(remaining.popleft()), read)

@@ -50,18 +50,20 @@ def _find_remotes(words: Sequence[Field], setup: GitSetup) -> list[str]:
     name, words = words[0].text, words[1:]
     if name == "remote" and words:
         name, words = f"remote {words[0].text}", words[1:]
+    # An option that is not in the table may name another remote.
     row = read_table("git_remotes")["remotes"].get(name)
     read = read_arguments(words, row) if row else None
     if read is None or read.problem or any(not each.is_known or each.is_glob for each in read.operands):
         return []
     operands = [field.text for field in read.operands]
     known = [remote for remote, _ in setup.sections("remote", "url")]
-    if name == "remote update" and not operands and not setup.values("remotes.default"):
+    if name == "remote update" and not operands and not setup.values("remotes.default"):  # it updates all remotes
         return known
-    if name.startswith("remote "):
+    if name.startswith("remote "):  # an operand that is no remote may name a group of them
         return operands if set(operands) <= set(known) else []
     if name in ("fetch", "pull") and "--all" in read.option_names:
         return known
+    # One remote: the first operand, or else the one that is set for the branch, or `origin`.
     of_branch = f"branch.{setup.branch}"
     keys = (f"{of_branch}.pushremote", "remote.pushdefault") if name == "push" else ()
     defaults = [values[-1] for key in (*keys, f"{of_branch}.remote") if (values := setup.values(key))]

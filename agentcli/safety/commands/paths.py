@@ -223,7 +223,10 @@ _PATH = re.compile(r"[^\n$(){};\"'`|<>]{1,4096}")
 
 
 def _path_words(fields: Sequence[Field]) -> Iterator[Field]:
-    """Yield the words that may be paths, without the operands of programs whose effects name all their paths."""
+    """Yield the words that may be paths, so that paths outside the workspace and secret files are found among them.
+
+    The operands of programs whose effects name all their paths are left out: those effects are checked instead.
+    """
     program, *arguments = fields
     is_system_program = re.fullmatch(r"/(?:usr/(?:local/)?)?s?bin/[^/]+|/opt/homebrew/bin/[^/]+", program.text)
     if "/" in program.text and not is_system_program:

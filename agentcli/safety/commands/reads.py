@@ -43,6 +43,7 @@ def _git_problem(fields: Sequence[Field], check: ReadCheck) -> str:
 
 
 def _git_subcommand_problem(name: str, arguments: Sequence[Field], check: ReadCheck) -> str:
+    """Return why a subcommand of git may do more than read, or "": first by its options, then by the paths it names."""
     two_words = f"{name} {arguments[0].text}" if arguments else name
     if two_words in GIT_SUBCOMMANDS:  # `stash list` has a row of its own
         row, arguments = GIT_SUBCOMMANDS[two_words], arguments[1:]
@@ -53,7 +54,7 @@ def _git_subcommand_problem(name: str, arguments: Sequence[Field], check: ReadCh
         return f"git {two_words if has_subcommands else name} is not known to only read"
     row, _, listing_options = row.partition(" | ")  # with one of these it only lists; see `[git]` in only_reading.ini
     read = read_arguments(arguments, row)
-    if listing_options:
+    if listing_options:  # such as `branch`, which lists without operands, and with one creates a branch
         lists_by_default = name != "clean" and not read.operands  # `git clean` alone deletes
         only_lists = lists_by_default or not {*listing_options.split()}.isdisjoint(read.option_names)
         return read.problem or ("" if only_lists else f"git {name} changes something")
@@ -103,17 +104,17 @@ def _paths_in_revision(field: Field) -> list[Field]:
 
 
 def may_show(segment: Segment, secrets: Sequence[Path]) -> bool:
-    """Return True if a command may show the contents of one of the secret files.
+    """Return True if a command that only reads may show one of the secret files, which the sandbox here cannot hide.
 
-    It cannot if it only shows file names, facts about files, or commits, or if all its paths are known and none of them
-    leads to a secret file.
+    It cannot if it only shows file names, facts about files, or commits; if it only filters its input; or if all its
+    paths are known and none of them leads to a secret file.
     """
     program, *arguments = segment.words or ("",)
     git_call = read_git_call([Field(word) for word in arguments] if program == "git" else [])
     git_words = [field.text for field in git_call.words]
     if program in listed_names("shows", "names_only") or _git_shows_names_only(git_words):
         return False
-    if not segment.effects.reads:  # a filter only reads its input
+    if not segment.effects.reads:  # it names no path: a filter such as `sort` reads its input, `rg` the whole folder
         # This may take the value of an option for an option, which only leads to a question too many.
         greps_folders = program.endswith("grep") and any(re.match(r"-[^-]*[rRd]|--[rd]", word) for word in arguments)
         return program not in listed_names("shows", "its_input") or greps_folders
@@ -166,7 +167,7 @@ def problem_of(fields: Sequence[Field], check: ReadCheck) -> str:
         return "date can set the clock"
     if name == "uniq" and (len(operands) > 1 or any(field.is_glob or field.may_vanish for field in operands)):
         return "uniq writes its second operand"
-    if read.shows == "none" and operands:
+    if read.shows == "none" and operands:  # such as `hostname NAME`
         return f"{operands[0].text} may change a setting"
     if read.shows == "search" and {"-e", "-f", "--regexp", "--file", "--files"}.isdisjoint(read.option_names):
         operands = _without_pattern(operands)

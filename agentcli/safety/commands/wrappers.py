@@ -231,7 +231,10 @@ def read_find(fields: Sequence[Field]) -> FindCall:
 
 
 def _read_part(remaining: deque[Field], call: FindCall, *, is_negated: bool) -> bool:
-    """Read a test or action with its values into `call`, and return True if it negates the next one."""
+    """Read a test or action with its values into `call`, and return True if it negates the next one.
+
+    Tests narrow the actions after them: `find . -delete` deletes everything, `find . -name '*.o' -delete` does not.
+    """
     field = remaining.popleft()
     name = field.text
     is_newer = name.startswith("-newer") and len(name) == 8  # `-newerXY`: two letters say which times are compared

@@ -39,6 +39,10 @@ async def run_own(command: str, context: ToolContext, *, terminal: str = "") -> 
 
 
 async def _run_bash(arguments: Bash, context: ToolContext, *, is_own: bool = False, terminal: str = "") -> ToolOutput:
+    """Run a command and return its output, the report of its dry run, or the job that it became. Raises `ToolError`.
+
+    `is_own` and `terminal` are for a command that the person typed, as `run_own` explains.
+    """
     sandbox = context.workspace.sandbox
     start, note = _find_start_folder(arguments, context)
     command = _build_command(arguments, start, context)
@@ -47,15 +51,16 @@ async def _run_bash(arguments: Bash, context: ToolContext, *, is_own: bool = Fal
         has_default_limit = arguments.timeout_ms == Bash(command="").timeout_ms
         job = await _start_job(replace(command, timeout_s=None) if has_default_limit else command, sandbox)
         return _describe_start(job, "Started", context)
-    if is_own:  # the person's own command, as `run_own` explains
+    if is_own:  # in a terminal it may wait for the person's input, so it has no time limit there
         command = replace(command, profile="own", terminal=terminal, timeout_s=None if terminal else command.timeout_s)
     result = await sandbox.run(command, on_output=context.emit, detach=context.detach)
+    # Makes the call's output from the result of a command that has ended, here or at the end of a dry run.
     finish = partial(_make_output, arguments=arguments, context=context, start=start, note=note)
     if result.dry_run is not None:
         return ToolOutput(dry_run=_dry_run_report(result, start, context, finish))
     if result.job is not None and result.exit_code is None:  # with an exit code, the job is what was left running
         output = _describe_detached(result.job, result, context)
-        if (at_the_end := result.later) is None:
+        if (at_the_end := result.later) is None:  # it is no dry run, so nobody is asked when it ends
             return output
 
         async def later() -> DryRunReport:  # the report at the end of a dry run that became a job
@@ -304,8 +309,9 @@ def _describe_start(job: BackgroundJob, opening: str, context: ToolContext) -> T
 
 
 async def _handle_jobs(arguments: JobsCall, context: ToolContext) -> ToolOutput:
+    """List the jobs, return what one has printed since the last read, or end one. Raises `ToolError`."""
     jobs, id = context.workspace.sandbox.jobs, arguments.job_id
-    by_id = {job.id: job for job in jobs.list()}
+    by_id = {job.id: job for job in jobs.list()}  # as they are before this call reads or ends one
     if arguments.action == "list":
         running = sum(job.is_running for job in by_id.values())
         content = "\n".join(map(_job_line, by_id.values())) or "No command runs in the background."

@@ -279,31 +279,34 @@ def _new_content(arguments: FileWrite | FileEdit, before: bytes, path: Path, wor
 
 
 def _new_text(arguments: FileWrite | FileEdit, before: bytes, path: Path, workspace: Workspace) -> NewContent:
-    """Return a text file's new contents. A replaced file keeps its encoding, and CRLF if all its lines end so."""
+    """Return a text file's new contents. A replaced file keeps its encoding, and CRLF if all its lines end so.
+
+    Notes tell the model what was kept. Raises `ToolError` if characters would be garbled or lost.
+    """
     if isinstance(arguments, FileEdit):
         return _edit_file(arguments, before, path, workspace)
     require_encodable(arguments.content, "content")
     shown = workspace.shown(path)
-    decoded = decode(before, workspace.settings.charset) or DecodedText("", "utf-8")  # a binary file is replaced whole
+    old = decode(before, workspace.settings.charset) or DecodedText("", "utf-8")  # a binary file is replaced whole
     text, preserved = arguments.content, []
-    if decoded.bom or decoded.encoding != "utf-8":
+    if old.bom or old.encoding != "utf-8":
         text = text.removeprefix(BOM)  # `encoded` adds the file's own
-    if decoded.bom or (decoded.encoding != "utf-8" and not (before.isascii() and text.isascii())):
-        preserved.append(f"{decoded.encoding}{' with its byte order mark' if decoded.bom else ''}")
-    all_ends, crlf_ends = decoded.text.count("\n"), decoded.text.count("\r\n")
+    if old.bom or (old.encoding != "utf-8" and not (before.isascii() and text.isascii())):
+        preserved.append(f"{old.encoding}{' with its byte order mark' if old.bom else ''}")
+    all_ends, crlf_ends = old.text.count("\n"), old.text.count("\r\n")
     if 0 < crlf_ends == all_ends and "\n" in text:
         text = text.replace("\r\n", "\n").replace("\n", "\r\n")
         preserved.append("CRLF line ends")
-    require_certain_encoding(decoded, text, shown)
-    if text.count("\ufffd") > decoded.text.count("\ufffd") and without_surrogates(decoded.text) != decoded.text:
+    require_certain_encoding(old, text, shown)
+    if text.count("\ufffd") > old.text.count("\ufffd") and without_surrogates(old.text) != old.text:
         message = f"{shown} has bytes that are no characters. They are shown as U+FFFD, which must not replace them"
         raise ToolError(f"{message}: change other lines with file_edit.", kind="validation_error")
     notes = [f"[The file {'keeps' if before else 'has'} {' and '.join(preserved)}.]"] if preserved else []
     if 0 < crlf_ends < all_ends:
         notes.append("[It had LF and CRLF line ends; now it has those of content.]")
-    if isinstance(arguments, PartialWrite):
-        text = with_hunks(decoded.text, text, arguments.hunks)
-    return NewContent(decoded.encoded(text), unified_diff(shown, decoded.text, text), tuple(notes))
+    if isinstance(arguments, PartialWrite):  # the person chose some of the hunks
+        text = with_hunks(old.text, text, arguments.hunks)
+    return NewContent(old.encoded(text), unified_diff(shown, old.text, text), tuple(notes))
 
 
 def _edit_file(arguments: FileEdit, before: bytes, path: Path, workspace: Workspace) -> NewContent:
