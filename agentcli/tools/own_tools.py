@@ -206,7 +206,11 @@ def log_failure(name: str, error: BaseException) -> ToolError:
 
 
 async def in_thread(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-    """Call a sync function in a daemon thread, because at its exit the program would wait for an executor's thread."""
+    """Call a sync function in a daemon thread, and return its value or raise its error.
+
+    At its exit the program does not wait for such a thread, as it would for that of an executor. The function gets the
+    caller's context variables, and an `emit` in its `ToolContext` works from the thread.
+    """
     loop, ended = asyncio.get_running_loop(), Future[tuple[Any, BaseException | None]]()
     ended.set_running_or_notify_cancel()  # a cancelled call no longer cancels it: the thread sets its result
     variables = copy_context()

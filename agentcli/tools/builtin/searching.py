@@ -115,12 +115,14 @@ def describe_gaps(outcome: SearchOutcome) -> list[str]:
 
 
 async def run(arguments: FileList, context: ToolContext) -> ToolOutput:
+    """List the files of a folder, nearest first, with notes on what was left out. Raises `ToolError`."""
     target, sandbox = search_target(arguments.path, context), context.workspace.sandbox
     if not target.is_folder:
         raise ToolError(f"{arguments.path} is a file: use file_read.", kind="invalid_parameters")
     limit = result_limit(arguments, context)
     listing = Listing(target.path, relative_glob(arguments.pattern, target), arguments.include_ignored, target.base)
 
+    # Called for each form of the pattern until one finds something, each time with a new collector of the paths.
     async def search(glob: str) -> tuple[list[str], int, SearchOutcome]:
         found = NearestPaths(limit, below=target.below, with_folders=not arguments.pattern, depth=arguments.depth)
         outcome = await sandbox.search(msgspec.structs.replace(listing, pattern=glob), found.add)
@@ -128,6 +130,7 @@ async def run(arguments: FileList, context: ToolContext) -> ToolOutput:
 
     paths, total, outcome = await search_literal_brackets(listing.pattern, search, has_found=lambda found: found[1] > 0)
     notes = [f"[{total - len(paths)} more]"] if total > len(paths) else []
+    # Otherwise the model would conclude that there are no such files, when git only ignores them.
     if not total and listing.pattern and not listing.include_ignored:
         batches: list[str] = []
         await sandbox.search(msgspec.structs.replace(listing, include_ignored=True), batches.append)
