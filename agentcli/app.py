@@ -94,7 +94,10 @@ class Builder:
         self._grants = FileGrants(state / "grants.json", project_root(config.cwd))
 
     async def build_session(self, choice: setup.SessionChoice = setup.SessionChoice(), *, model: str = "") -> Session:
-        """Return a session; its `model` is by default the stored one or that of the settings. Raises `UserError`."""
+        """Return a session; its `model` is by default the stored one or that of the settings. Raises `UserError`.
+
+        It has all parts that the settings and options ask for; hooks of the session's start have run.
+        """
         registry = self.offered_tools()  # a wrong setting fails before a log is opened
         log, entries = await setup.open_log(choice, self.store, self._large_results, self.config.cwd)
         rules = self.rules()
@@ -109,6 +112,7 @@ class Builder:
             state.conversation.queue.follow_ups.clear()  # queued in an earlier process: only a person sends them now
         info = self.models.info(state.model.name)  # a wrong name fails now, not after the first prompt
         self.models.provider(state.model.name)
+        # The next request gets the reminders that a resumed conversation lacks, and one if plan mode is on or off now.
         state.notes.extend(new_reminders(self.prefixes.reminders(workspace, info), state))
         state.add_mode_note()
         nested = self.prefixes.nested_instructions()
@@ -127,15 +131,16 @@ class Builder:
         self._attach_skills_and_agents(session, entries)
         if self.servers is not None:
             self.servers.attach(session, can_skip=self._is_interactive)
-            if self._can_ask:  # otherwise they connect at a call
+            if self._can_ask:  # connect while the person types; otherwise they connect at a call
                 self.servers.start()
         await self._attach_hooks(session)
+        # If a process of this session was killed during a call, record what the call changed, so it can be undone.
         if checkpoints and workspaces.has_interrupted_calls(self.config, log.session_id):
             from agentcli.agent.calls.perform import store_interrupted_changes
 
             try:
                 await store_interrupted_changes(checkpoints, entries, session.append)
-            except (StorageError, ToolError) as error:  # the next start looks again
+            except (StorageError, ToolError) as error:  # the next start of the session tries it again
                 self._on_notice(str(error))
         return session
 

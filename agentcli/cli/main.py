@@ -31,7 +31,10 @@ _MIN_ADDRESS_SPACE = 128 * 1024 * 1024  # bytes; a session with a few calls take
 
 
 def run(arguments: list[str], signals: Sequence[int]) -> int:
-    """Run the program and return the exit code; errors are reported. `signals` arrived during the imports."""
+    """Run the program and return the exit code; errors are reported, also if the output could not be written.
+
+    `signals` arrived during the imports.
+    """
     use_locale_encoding()
     LenientStderr.install()
     try:
@@ -46,9 +49,10 @@ def run(arguments: list[str], signals: Sequence[int]) -> int:
         code = _run(arguments, ending)
         sys.stdout.flush()
     except OSError as error:
-        if error is not out.failure:
+        if error is not out.failure:  # not an error of stdout, so it is unexpected
             raise
         code = 1
+    # A failure that was caught before it got here, such as by a front end, fails the run as well.
     if out.failure is None:
         return code
     if not isinstance(out.failure, BrokenPipeError):  # no message if the reader, such as `head`, has closed the pipe
@@ -118,6 +122,7 @@ def _run_session(options: argparse.Namespace, ending: "Ending") -> int:
         from agentcli.cli.session_import import import_for_resume
 
         options.resume = import_for_resume(config, options)
+    # Only a run that stores no session may do without a state folder of its own, such as in a read-only home.
     with _with_writable_state(config) if options.no_session else nullcontext(config) as config:
         if not has_screen:
             from agentcli.cli.session_opener import answer_once
@@ -126,7 +131,7 @@ def _run_session(options: argparse.Namespace, ending: "Ending") -> int:
         if options.json_schema is not None:
             raise UsageError("--json-schema works only with -p.")
         config = apply_agent(options, config)
-        ending.restore_signals()
+        ending.restore_signals()  # the terminal's front ends handle signals themselves
         # `--resume` without an ID opens the list of sessions first.
         prompt = "/resume" if options.resume == "" else options.prompt
         if options.plain or config.environment.get("TERM") == "dumb":
@@ -280,13 +285,14 @@ class Ending:
             self.exit_at_once(noted[0])
 
     def exit_at_once(self, number: int, frame: object = None) -> None:
-        """End the process after a signal, with a result if none was written; if the last one was, let the run end.
+        """Handle a signal: end the process, after writing a result object if the output format needs one.
 
-        It waits for nothing: the conversation is stored already, and the result bypasses all buffers.
+        If the run's last result is already written, the signal has no effect, and the run ends by itself. Otherwise
+        nothing is waited for: the conversation is stored already, and the result bypasses all buffers.
         """
         if self._is_exiting:  # a second signal arrived while the first one is being handled
             return
-        is_last_result = self._format == "json" or self.has_answered  # a stream may have several
+        is_last_result = self._format == "json" or self.has_answered  # a stream may have one result for each prompt
         if self._out.ends_with_result and is_last_result:
             return  # the run ends with its own exit code
         self._is_exiting = True

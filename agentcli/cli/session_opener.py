@@ -163,9 +163,10 @@ async def open_for_client(
     is_server: bool,
     on_notice: Callable[[str], None],
 ) -> OpenSession:
-    """Open a session for an editor or for a client of the server.
+    """Open a session for an editor or for a client of the server. Raises `UserError`.
 
-    A stored session continues with the default model if its own is gone. Raises `UserError`.
+    For a stored session, the server passes the model that it noted last. If that can no longer be used, the session
+    continues with the default one.
     """
     editor, how = request.editor, request.how
     config = await asyncio.to_thread(config_for, options, request.cwd, editor.folders)
@@ -200,7 +201,7 @@ async def open_for_client(
                 raise
             on_notice(f"session {request.id} continues with another model: {error}")
             model = ""
-        # A server's clients choose the model in each request, so the model of the stored session is not their choice.
+        # Without such a note, a server takes the default model, not the conversation's, as an editor's session does.
         if is_server and request.id and not model:
             model = await builder.models.default()
         session = await builder.build_session(choice, model=model)
@@ -328,7 +329,7 @@ async def _answer_in_session(
             warn(notice)
         leaving = asyncio.Event()
 
-        def leave() -> None:
+        def leave() -> None:  # at the first signal; the second one ends the process at once
             leaving.set()
             host.interrupt()
 

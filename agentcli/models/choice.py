@@ -52,8 +52,11 @@ To take a tour without a model: agentcli demo"""
 
 
 def check_settings(config: Config) -> None:
-    """Raise `ConfigError` for settings that name no known provider or model field, or are invalid for a provider."""
-    settings, usable = config.settings, catalog.provider_names()
+    """Raise `ConfigError` for settings of providers and models that are wrong, or that name an unknown one.
+
+    This is checked here, not when the settings are loaded, because that code knows no models.
+    """
+    settings, usable = config.settings, catalog.provider_names()  # `usable`: they need no table [providers.NAME]
     for name, server in settings.providers.items():
         if not server.base_url and name not in usable:
             why = f"base_url is missing{did_you_mean(name, usable)}. Without it, choose one of {', '.join(usable)}."
@@ -70,7 +73,7 @@ def check_settings(config: Config) -> None:
             if problem := find_error({**row, "id": "", "provider": ""}, ModelInfo, key):  # the two required fields
                 wrong_key, message = problem
                 raise config.error(message, wrong_key)
-    known = {*usable, *catalog.PROVIDERS, *settings.providers}  # PROVIDERS adds openai_compat
+    known = {*usable, *catalog.PROVIDERS, *settings.providers}  # PROVIDERS adds only openai_compat to the usable ones
     for key in ("model", "plan_model", "fallback_model"):
         if model := getattr(settings.provider, key):
             try:

@@ -305,7 +305,10 @@ def _read_signal(config: Config, signal: str, exporters: Sequence[str]) -> Signa
 
 
 def make_export(config: Config, models: Models, signals: Mapping[str, Signal], mask: Callable[[str], str]) -> Export:
-    """Return what sends a session's `signals` to a collector of traces and metrics, under the program's own trace."""
+    """Return what sends a session's `signals` to a collector of traces and metrics.
+
+    Its spans join the trace of the program that started agentcli, if the environment names one.
+    """
     settings, environment = config.settings.observability, config.environment
     resource = {"service.name": settings.service, "service.version": __version__}
     has_attribute = "service.name=" in environment.get("OTEL_RESOURCE_ATTRIBUTES", "")
@@ -313,7 +316,7 @@ def make_export(config: Config, models: Models, signals: Mapping[str, Signal], m
         del resource["service.name"]  # the setting has its default, so the SDK takes the name from these variables
     if settings.environment:
         resource["deployment.environment.name"] = settings.environment
-    headers = ("traceparent", "tracestate")  # they name the trace of the program that started agentcli; spans join it
+    headers = ("traceparent", "tracestate")
     parent = {name: environment[name.upper()] for name in headers if name.upper() in environment}
     from agentcli.infra.telemetry import Export
 

@@ -56,8 +56,8 @@ class WorkspaceFactory:
             with suppress(OSError):  # the first write there reports the error
                 make_private_folder(folder)
 
-        def open_sandbox() -> Sandbox:
-            if self._parts.sandbox is not None:
+        def open_sandbox() -> Sandbox:  # called at first use, when `workspace` below exists
+            if self._parts.sandbox is not None:  # the caller's own
                 return self._parts.sandbox
             folders, programs = (config.cwd, *added_folders), self._programs.pin_files
             local_sandbox = make_sandbox(config, folders, session_id=session_id, rules=rules, programs=programs)
@@ -135,6 +135,7 @@ def make_sandbox(
     """Return the sandbox of a session in `folders`, the working directory first.
 
     `programs` returns the programs in some folders that hooks or MCP servers run, so that commands may not change them.
+    Commands get a cache folder for each project, and can read neither agentcli's state nor files with secrets.
     """
     from agentcli.infra.sandbox.local import LocalSandbox
     from agentcli.infra.sandbox.session_confinement import CommandLimits, SessionFolders

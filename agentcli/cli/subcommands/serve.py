@@ -54,6 +54,7 @@ _END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def run(arguments: list[str]) -> int:
+    """Run `agentcli serve`: listen, and serve until a signal arrives. Returns the exit code; raises `UserError`."""
     options = make_flag_parser("agentcli serve", _ABOUT, FLAGS).parse_args(arguments)
     if not 1 <= options.workers <= _MAX_WORKERS:
         raise UsageError(f"--workers must be a number from 1 to {_MAX_WORKERS}.")
@@ -72,7 +73,7 @@ def run(arguments: list[str]) -> int:
         if sys.stderr.isatty() and not options.socket:
             warn(f"the page, with its token: {address['url']}/#token={token}")
 
-    socket_status = Path(options.socket).lstat() if options.socket else None
+    socket_status = Path(options.socket).lstat() if options.socket else None  # shows below if it is still this server's
     try:
         return serve(worker, options.workers, on_ready=announce)
     finally:
@@ -264,7 +265,11 @@ def _work_in_child(worker: Worker, on_ready: Callable[[], Any], parent: int) -> 
 
 
 async def _work(worker: Worker, on_ready: Callable[[], Any], parent: int | None = None) -> int:
-    """Serve in this process until a signal arrives, or until `parent`, the read end of a pipe, reports end of file."""
+    """Serve in this process until a signal arrives, or until `parent`, the read end of a pipe, reports end of file.
+
+    That is when the parent process has ended. Clients connect to the worker's listener, the server's other processes to
+    an inner socket: a request for a session goes to the process that has it open.
+    """
     from agentcli.frontends.http.hosting import Hosting  # needs the extra, as the next two do
     from agentcli.frontends.http.requests import Guard
     from agentcli.frontends.http.routes import Routes
@@ -290,7 +295,7 @@ async def _work(worker: Worker, on_ready: Callable[[], Any], parent: int | None 
         app = Guard(routes.application(on_ready=on_ready), tokens=worker.tokens, hosts=hosts, is_unix=is_unix)
         server = http_server(app)
 
-        def leave() -> None:
+        def leave() -> None:  # close the sessions first, so that readers get their last events
             hosting.leave().add_done_callback(lambda _: setattr(server, "should_exit", True))
             if parent is not None:
                 loop.remove_reader(parent)
