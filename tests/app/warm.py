@@ -25,6 +25,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import BinaryIO, NoReturn, Self
 
@@ -169,6 +170,9 @@ def _serve(listener: socket.socket, path: Path) -> None:
     for module in pkgutil.walk_packages(package.__path__, "agentcli."):
         if not module.name.startswith(LEFT_OUT) and not module.name.endswith("__main__"):
             import_module(module.name)
+    if find_spec("boto3") is not None:  # the cloud extra: each program that needs it would import it for seconds
+        import_module("anthropic")
+        import_module("boto3")
     gc.freeze()
     wakeup, wake = os.pipe()
     os.set_blocking(wake, False)
