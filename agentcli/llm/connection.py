@@ -245,7 +245,7 @@ class HttpConnection(Response):
                 self._parser.feed_data(data)
             else:
                 self._end()
-        except TimeoutError as error:
+        except TimeoutError as error:  # from `_end_silence`
             # The server accepted the request, so it may bill it.
             raise Timeout(f"{self._where} sent nothing for {self._read_timeout:g} s.", is_answered=True) from error
         except (HttpParserError, HttpParserUpgrade) as error:

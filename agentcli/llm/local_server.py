@@ -276,6 +276,7 @@ def _start_failure_text(error: OSError, log: Path) -> str:
 
 
 def main() -> None:
+    """Serve the model that this process was started for, until it is no longer used: see the module's docstring."""
     # Threads of the math library that spin while they wait slow the others down to 1 token/s if a core is busy. The
     # library reads both variables when it is loaded, so they are set before the import in `_load`.
     os.environ["OMP_WAIT_POLICY"] = "passive"
@@ -295,7 +296,8 @@ def main() -> None:
     try:
         asyncio.run(users.serve(socket.socket(fileno=int(listener))))
     except (RuntimeError, OSError) as error:  # the engine rejects a model with a RuntimeError
-        print(f"{model}: {error}", file=sys.stderr, flush=True)  # the engine names the file in a thread, perhaps late
+        # With the file: the engine logs its name from a thread, perhaps too late. `_start_failure_text` shows the log.
+        print(f"{model}: {error}", file=sys.stderr, flush=True)
         users.end(1)
 
 

@@ -77,6 +77,7 @@ class AnthropicProvider(MessagesProvider):
     ) -> None:
         # From this version on, the API rejects a temperature for every model.
         takes_temperature = info.takes_temperature and api_version < "2026-10-21"
+        # The API rejects unsigned thinking, so `sends_back` is "none".
         super().__init__(structs.replace(info, takes_temperature=takes_temperature, sends_back="none"))
         address = base_url.rstrip("/").removesuffix("/v1")
         sent = {"anthropic-version": api_version, **(headers or {})}

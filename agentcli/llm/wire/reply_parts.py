@@ -130,7 +130,10 @@ class Prose:
         out.append(ThinkingDelta(thought))
 
     def add(self, text: str, out: list[StreamEvent]) -> None:
-        """Add text that may contain tags, and append the events of the part whose kind is certain."""
+        """Add text that may contain tags, and append the events of the part whose kind is certain.
+
+        The rest, such as the beginning of a tag, stays in `_held` until more text arrives.
+        """
         is_plain = self._part == "text" and not self._held and not self._skips_newlines
         if is_plain and (not self._expects_tag or "<" not in text):
             self._emit(text, out)
@@ -138,10 +141,10 @@ class Prose:
         self._held += text
         first_event = len(out)  # the position in `out` of the first event of this text
         while self._held:
-            if self._skips_newlines:
+            if self._skips_newlines:  # those after a tag belong to neither part
                 self._held = self._held.lstrip("\n")
                 self._skips_newlines = not self._held
-            elif self._part == "start":
+            elif self._part == "start":  # a tag that opens reasoning can come only now
                 begun = self._held.lstrip()
                 if OPEN.startswith(begun) and begun != OPEN:
                     break  # the rest of the tag may still come
@@ -154,7 +157,7 @@ class Prose:
 
     def _emit_to_tag(self, out: list[StreamEvent], first_event: int) -> bool:
         """Emit held text up to the next tag; False if more must come. In `out`, new events begin at `first_event`."""
-        if not self._expects_tag:
+        if not self._expects_tag:  # only one tag is read after the beginning
             self._emit_held(len(self._held), out)
             return True
         is_thinking = self._part == "thinking"
