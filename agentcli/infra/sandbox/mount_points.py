@@ -217,13 +217,13 @@ def _lock_or_create(folder: int, name: str, content: bytes | None) -> int | None
 
 
 def _create(folder: int, name: str, content: bytes | None) -> bool:
-    """Create a mount point; return False if the name is taken. If possible, git never sees a file empty."""
+    """Create a mount point; return False if the name is taken. If possible, a file has its content from the start."""
     descriptor = -1
     try:
         if content is None:
             os.mkdir(name, MOUNT_POINT_MODE, dir_fd=folder)
             return True
-        try:
+        try:  # a file that gets its name after its content, because git must not read an empty one
             descriptor = os.open(".", os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o644, dir_fd=folder)
         except OSError:  # the file system does not support O_TMPFILE
             descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=folder)

@@ -159,7 +159,7 @@ class Docker(Confinement):
 
 
 def _docker_mounts(bounds: Bounds, protection: Protection, mount_points: MountPoints) -> list[str]:
-    """Return the values of `--mount` in any order, because Docker sorts them; it rejects a path mounted twice."""
+    """Return a container's mounts as values of `--mount`: each path once, in any order, because Docker sorts them."""
     may_write = bounds.profile != "read-only"
     folders = [str(root) for root in bounds.roots]
     granted = [each.path for each in resolve_existing(bounds.writable)] if may_write else []
@@ -167,7 +167,7 @@ def _docker_mounts(bounds: Bounds, protection: Protection, mount_points: MountPo
         *filter(mount_points.ensure, protection.missing_folders),
         *(path for path, content in protection.missing_files.items() if mount_points.ensure(path, content)),
     ]
-    always_writable = [  # the cache, and folders that are mounted only so that they cannot be renamed
+    always_writable = [  # the cache, even if commands only read, and folders mounted so that they cannot be renamed
         *([] if bounds.resources.cache is None else [str(bounds.resources.cache)]),
         *(path for path in protection.writable if path not in (*folders, *granted)),
     ]

@@ -171,7 +171,7 @@ class DryRuns:
         if why_unavailable := await asyncio.to_thread(self.why_unavailable, command.grants):
             raise ToolError(f"{why_unavailable} Run it as usual, or not at all.", kind="permission_denied")
         private, caches = await asyncio.to_thread(self._new_folders)
-        wide_bounds = self._bounds(command.grants)  # those of a dry run that may read personal data
+        wide_bounds = self._bounds(command.grants)  # those of a full dry run, which may read personal data
 
         def is_in_a_root(name: str) -> bool:  # a mount point is not: it is there only while another command runs
             return any((root / name).exists() and not is_mount_point(f"{root}/{name}") for root in wide_bounds.roots)
@@ -179,9 +179,11 @@ class DryRuns:
         # Missing names in the roots are not protected: if the dry run makes one, the person is asked about it.
         protected = tuple(name for name in wide_bounds.protected if name.startswith("/") or is_in_a_root(name))
         wide_bounds = replace(wide_bounds, masked=(*wide_bounds.masked, *masked), protected=protected)
+        # Nobody was asked about a narrow dry run, so it cannot read personal data.
         bounds = _hide_personal_data(wide_bounds, self._search_path) if command.dry_run == "narrow" else wide_bounds
 
         def how_hidden(path: Path) -> Literal["", "here", "always"]:
+            """Return "always" if every dry run hides a path, "here" if only this narrow one does."""
             return "always" if _hides(wide_bounds, path) else "here" if _hides(bounds, path) else ""
 
         try:
@@ -215,7 +217,8 @@ class DryRuns:
     ) -> tuple[CommandResult, str]:
         """Run the command; return its result, and the reason if it exceeded a limit of resources.
 
-        A command that the person sends to the background becomes a job, which is awaited. All other jobs are ended.
+        A command that the person sends to the background becomes a job, which is awaited. All other jobs are ended, so
+        that nothing changes any more when the changes are read.
         """
         # Set by the person to send the command to the background, or by `_watch_limits`, to end it.
         detach = detach_handle.wants_detach if detach_handle is not None else asyncio.Event()
@@ -251,6 +254,7 @@ class DryRuns:
             if overlay.real_folder == str(bounds.resources.cache):  # everything in it is a cache
                 caches.add(overlay.real_folder, overlay.upper, os.listdir(overlay.upper))  # noqa: PTH208
                 continue
+            # Caches among the changes are never applied either: later dry runs get them from `caches`.
             changes = reader.read(overlay.real_folder, overlay.upper)
             groups += lost_work.mark_lost_tree(group_changes(changes, name_of=name_of, diff_limit=diff_limit), changes)
             new_caches = caches.add(overlay.real_folder, overlay.upper, changes.caches)
@@ -272,6 +276,7 @@ class DryRuns:
         worktrees = {(each.changes.root, each.paths[0].partition(".git")[0]) for each in repositories}
         for root, worktree in sorted({(root, "") for root in lost_files} | worktrees):
             if not root.endswith("/.git"):  # such a root is a linked worktree's repository, without working files
+                # Uncommitted work is lost with files that are gone or rewritten, or reset to what was committed.
                 uncommitted, reset = await lost_work.uncommitted_files(*runners_in(Path(root, worktree)))
                 lost_paths = lost_files.get(root, set()).union(worktree + name for name in reset)
                 groups = lost_work.mark_lost_work(groups, root, lost_paths, {worktree + name for name in uncommitted})

@@ -112,7 +112,10 @@ def _describe_move(before: _RepositoryState, after: _RepositoryState, moved: lis
 
 
 def add_configuration_changes(git: GitChanges, repository: ChangeGroup) -> GitChanges:
-    """Add the changes of the repository's configuration; find out if they start programs. Blocks. Raises `OSError`."""
+    """Add the changes of the repository's configuration, and mark those that may make git run or contact something.
+
+    Blocks. Raises `OSError`.
+    """
     changes = repository.changes
     path = next((path for path in repository.paths if changes.at(path).endswith("/.git/config")), None)
     if path is None:
@@ -120,7 +123,7 @@ def add_configuration_changes(git: GitChanges, repository: ChangeGroup) -> GitCh
     entry = changes.after.get(path)
     old = read_configuration(read_small_file(changes.at(path)))
     is_readable = entry is not None and entry.kind == "file" and entry.size < MAX_CONFIGURATION_BYTES
-    new_text = read_small_file(entry.source) if entry is not None and is_readable else "["  # which git refuses
+    new_text = read_small_file(entry.source) if entry is not None and is_readable else "["  # git refuses this, too
     new = read_configuration(new_text)
     removed, added = Counter(old.settings) - Counter(new.settings), Counter(new.settings) - Counter(old.settings)
     lines = [
@@ -131,7 +134,8 @@ def add_configuration_changes(git: GitChanges, repository: ChangeGroup) -> GitCh
 
     def is_harmless(setting: Setting) -> bool:
         names_program = re.match("-|.*::", setting.value or "", re.DOTALL)  # an option, or a helper such as `ext::`
-        changes_existing = setting.name in old_names and setting.section != "user"  # `user.name` may change
+        # A changed remote, for example, could send commits elsewhere. A changed `user.name` does nothing like that.
+        changes_existing = setting.name in old_names and setting.section != "user"
         return not (names_program or changes_existing)
 
     has_harmless_names = all(_HARMLESS.fullmatch(setting.name) for setting in (*removed, *added))

@@ -85,6 +85,7 @@ class Overlays:
             self.newest = []
             for number, real_folder in enumerate(real_folders):
                 overlay = _make_overlay(real_folder, self._caches_of(real_folder), folder / f"overlay-{number}")
+                # The command's own mounts need their mount points.
                 _hide_mount_points(overlay, apart_from={mount.path for mount in launch.mounts})
                 self.newest.append(overlay)
             with self._with_overlays(launch) as redirected:
@@ -163,6 +164,7 @@ class OverlayReader:
                 changes.caches.append(path)
                 continue
             self._count_against_limits(now.size if now.kind == "file" else 0)
+            # A folder over a folder is merged with it, unless it is opaque. Anything else hides all that the root has.
             is_merged = now.kind == "folder" and original is not None and original.kind == "folder"
             if not is_original_gone and (not is_merged or _is_opaque(in_upper)):  # all that the root has there is gone
                 for gone, entry in state.walk(root, path):

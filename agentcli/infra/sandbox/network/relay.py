@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def _start_relay(servers: dict[socket.socket, bytes], proxy_socket: str) -> None:
-    """Start the relay in a process that is not a child of the command and holds none of its descriptors."""
+    """Start the relay apart from the command: not as its child, for which it might wait, nor with its descriptors."""
     child = os.fork()
     if child:
         os.waitpid(child, 0)

@@ -66,10 +66,11 @@ def main(channel: socket.socket) -> None:
             os.read(wakeup, _CHUNK)
         ended, has_children = _reap()
         supervisors.difference_update(ended)
-        # The orphans of a supervisor that failed are our children now; and once agentcli is gone, nothing may be left.
+        # The orphans of a supervisor that failed (with a code) are our children now, and must end. Once agentcli
+        # is gone, nothing may be left.
         if any(ended.values()) or ends_at:
             kill_below(os.getpid(), spare=supervisors)
-    for descriptor in notes:
+    for descriptor in notes:  # one at most
         _exec_cleanup(descriptor)
 
 
@@ -202,7 +203,7 @@ class Supervisor:
         # The command expects the passed descriptors at these `numbers`. They are first moved above the numbers and the
         # three standard streams, so that none is overwritten before it is copied to its number.
         sources = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, max(numbers, default=0) + 3) for descriptor in passed]
-        os.chdir(cwd)
+        os.chdir(cwd)  # the command inherits it
         main_output = 0 if terminal else output  # a terminal is opened as 0, and is all three streams
         streams = [(main_output, 1), (main_output, 2), *zip(sources, numbers, strict=True)]
         if launcher_words is not None:  # the launcher runs in the fork, so the arguments that would start it are cut
@@ -323,7 +324,10 @@ def _spawn(argv: list[bytes], environment: dict[bytes, bytes], streams: list[tup
 def _fork_confined(
     argv: list[bytes], environment: dict[bytes, bytes], streams: list[tuple[int, int]], *, plan: int
 ) -> int:
-    """Run `argv` in a fork that the launcher confines by the plan in the descriptor `plan`; return its PID."""
+    """Run `argv` in a fork that the launcher confines by the plan in the descriptor `plan`; return its PID.
+
+    To start the launcher as a program would take the time of starting another Python.
+    """
     parent = os.getpid()
     pid = os.fork()
     if pid:
