@@ -169,8 +169,8 @@ class TerminalController(OpenerHost):
             case events.ApprovalSettled(id):
                 self._close_question(id)
             case events.ToolFinished(id, name):
-                self._close_question(id)
-                if name == "bash":
+                self._close_question(id)  # a question has the id of its call, which may end without an answer
+                if name == "bash":  # it may have switched the branch, which the status line shows
                     self._status.refresh()
             case events.EntryStored(Entry(body=Retracted(ids))):
                 self._return_prompts(ids)

@@ -257,7 +257,11 @@ class Dialogs:
         self.is_writing_message &= bool(self._area.buffer.text)  # an empty paste begins no message
 
     def press(self, key: str) -> None:
-        """Apply a key that is no character to the first question, or to the review of its hunks or plan."""
+        """Apply a key that is no character to the first question, or to the review of its hunks or plan.
+
+        Enter answers only if it was meant to: not just after other keys were typed. While a part of the question is
+        unread, the arrows print more of it; then they move between the choices, or page through the review.
+        """
         panel, step = self._panels[0], _STEPS.get(key, 0)
         self._console.hint.show("", 0.0)  # removes the last hint
         if key == "enter" and self._letters.consume_enter(panel):  # it belonged to letters typed just before
@@ -276,7 +280,8 @@ class Dialogs:
             case "left" | "right":
                 panel.select_rule(step)
             case "down" | "pagedown" | "end" if panel.unread and panel.review is None:
-                self._print_preview(panel, panel.unread, 0 if key == "pagedown" else step)  # 0: as many as fit
+                # `step` rows more: one for the arrow, all for End; 0 means as many as fit into the window.
+                self._print_preview(panel, panel.unread, 0 if key == "pagedown" else step)
             case "up" | "down" if not panel.unread or panel.review is not None:
                 panel.move(step)
             case "pageup" | "pagedown" | "end" if panel.review is not None:

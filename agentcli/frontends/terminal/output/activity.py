@@ -159,7 +159,10 @@ class Activity(Struct, kw_only=True):
         return call.title if call else ""
 
     def follow_subagent(self, event: events.Event, format_title: Callable[[str], str]) -> tuple[str, str] | None:
-        """Update a subagent's row, or that of the call that runs it; return a line to print and its role, or None."""
+        """Update a subagent's row and its transcript; return a line to print and its role, or None.
+
+        While the call that started it runs, the row is that call's; a subagent in the background has a row of its own.
+        """
         id = event.agent_id
         call = self.calls.get(self.agents.get(id, ""))
         match event:

@@ -170,7 +170,8 @@ def wrap_line(
 ) -> list[Fragment]:
     """Break a line between words to fit `columns`; later rows begin with `hang`. Only `breaks_words` cuts words.
 
-    Without it, a word that is longer than a row begins in the current row if at least half of that is free.
+    Without it, the terminal breaks a word that is longer than a row; it begins in the current row if at least half of
+    that is free, because a new row would leave a large gap.
     """
     if sum(len(text) for _, text in line) <= columns and width(text := plain(line)) <= columns and "\t" not in text:
         return list(line)
@@ -179,7 +180,6 @@ def wrap_line(
     for gap, word in _words(line):
         cells = row_width(word)
         _, start = with_spaces(gap[1], column)
-        # A word that fits into no row, and must not be cut, moves only if less than half of this row is free.
         may_move = breaks_words or cells <= columns - indent or 2 * start > columns
         if start + cells > columns and column > indent and may_move:
             out += [("", "\n"), *hang]
@@ -189,7 +189,7 @@ def wrap_line(
             column = start
         if breaks_words and column + cells > columns:
             word = _broken_word(word, column, columns, hang)
-            column, cells = 0, row_width(lines_of(word)[-1])  # its last row includes `hang`
+            column, cells = 0, row_width(lines_of(word)[-1])  # of its last row, `hang` included
         out += word
         column += cells
         if column > columns:  # the terminal has broken a long word

@@ -208,7 +208,7 @@ def _fitted_widths(natural_widths: list[int], word_widths: list[int], available:
         return None
     widths = list(natural_widths)
     min_widths = word_widths if sum(word_widths) <= available else narrowest
-    # What narrow columns leave of their share is for the wider ones.
+    # Each column gets an equal share of what is left, or less if it is narrower: the rest is for the wider ones.
     narrow_first = sorted(range(len(natural_widths)), key=natural_widths.__getitem__)
     for number, column in enumerate(narrow_first):
         # The wider columns, which come next, need at least their minimum.

@@ -108,6 +108,7 @@ class Theme:
         """
         codes = [str(number) for role in roles for number in _ATTRIBUTES.get(role, ())]
         is_word = shown_as.endswith("_word")
+        # Without a background, one colour shows what the part is, and reversed colours show the words that differ.
         if (own := self._own_code(shown_as)) or self.palette not in CHANGE_BACKGROUNDS:
             codes = [str(REVERSE), *codes] if is_word else codes
             if self.palette != "none":
@@ -116,7 +117,7 @@ class Theme:
         backgrounds, text_palette, word_colour = CHANGE_BACKGROUNDS[self.palette]
         coloured_roles = [role for role in roles if role in _ROLE_COLOURS and role not in ("added", "removed")]
         own_colours = [self._own[role] for role in coloured_roles if role in self._own]
-        if is_word:
+        if is_word:  # it stands out by its own colour, not by that of the syntax
             codes.append(_colour_code(word_colour))
         elif own_colours:
             codes.append(own_colours[-1])
