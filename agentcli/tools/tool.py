@@ -313,10 +313,7 @@ def schema_of(arguments: type[Struct]) -> dict[str, Any]:
 
 
 def _flatten(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
-    """Return a schema with its references resolved, and without the parts that a model does not need.
-
-    Schemas are kept short because every request contains those of all tools.
-    """
+    """Resolve a schema's references and drop what a model does not need, because every request contains the schema."""
     if "$ref" in schema:
         schema = definitions[schema["$ref"]]
     branches = [branch for branch in schema.get("anyOf", ()) if branch.get("type") != "null"]

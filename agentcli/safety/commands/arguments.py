@@ -113,7 +113,7 @@ def read_arguments(fields: Sequence[Field], row: str, *, stops_at_operand: bool 
 
 
 def _read_long(field: Field, remaining: deque[Field], known: Options, read: Arguments) -> None:
-    # `--name`, `--name=value` or `--name value`.
+    """Read an option `--name`, `--name=value` or `--name value` into `read`."""
     name, has_value, value = field.text.partition("=")
     kind = known.kinds.get(name)
     read.option_names.append(name)

@@ -34,7 +34,7 @@ _USES_HOME = re.compile(r"~|\$\{?HOME|\bcd\b")
 
 
 def analyse(command: str, *, workspace: WorkspaceView) -> CommandAnalysis:
-    """Judge a command by its text. Never raises."""
+    """Judge a command by its text: its effects, and if it may run, must be tried or asked about. Never raises."""
     too_long = "the command is too long to check" if len(command) > MAX_CHARS else ""
     command = f"{command[:200]}…" if too_long else command
     # Bash treats hidden characters like letters; people and other programs see nothing, a blank or a line end.

@@ -231,10 +231,7 @@ def read_find(fields: Sequence[Field]) -> FindCall:
 
 
 def _read_part(remaining: deque[Field], call: FindCall, *, is_negated: bool) -> bool:
-    """Read a test or action with its values into `call`, and return True if it negates the next one.
-
-    Tests narrow the actions after them: `find . -delete` deletes everything, `find . -name '*.o' -delete` does not.
-    """
+    """Read a test or action with its values into `call`, and return True if it negates the next one."""
     field = remaining.popleft()
     name = field.text
     is_newer = name.startswith("-newer") and len(name) == 8  # `-newerXY`: two letters say which times are compared
@@ -242,7 +239,7 @@ def _read_part(remaining: deque[Field], call: FindCall, *, is_negated: bool) -> 
     values = [remaining.popleft() for _ in range(min(value_count, len(remaining)))]
     if any(word.may_vanish or _may_add_action(word) for word in (field, *values)) or not field.is_known:
         call.problem = "agentcli can't predict what find does"
-    elif name == "-delete":
+    elif name == "-delete":  # deletes everything, unless a test before it has narrowed what is found
         call.problem = call.problem or "find deletes what it finds"
         call.deletes_all = call.deletes_all or not call.is_narrowed
     elif name in _RUNNING_ACTIONS:
