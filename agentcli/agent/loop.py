@@ -50,7 +50,8 @@ async def run_turn(turn: Turn) -> Done | TurnFailed:
     except asyncio.CancelledError as cancelled:
         pending = turn.state.conversation.pending_calls
         turn_log.answer_open_calls(turn, INTERRUPTED, apart_from=pending.values())
-        # If a steering message waits, the next turn answers the prompt together with it.
+        # Unanswered messages go back into the person's input if requests fail, or if the person wants that, except when
+        # a steering message waits: then the next turn answers the prompt together with it.
         is_wanted_back = turn.log.returns_prompt and not turn.state.conversation.queue.steering
         if (turn.log.is_retrying or is_wanted_back) and turn.runtime.limits.is_interactive:
             turn_log.return_messages(turn)
@@ -164,7 +165,8 @@ def resume_turn(state: AgentState, runtime: Runtime, emit: Emit, *, if_unanswere
     """Return a turn that continues where the conversation was cut short; None if it was not.
 
     It continues at an unanswered question, or in an answer that broke off; with `if_unanswered`, also if there is no
-    answer yet, unless it waits for results of the client. Calls that may have begun get a result that says so.
+    answer yet, unless it waits for results of the client. Calls that may have begun do not run again: they get a result
+    that says so.
     """
     conversation = state.conversation
     pending = conversation.pending_calls
@@ -246,7 +248,10 @@ def has_distant_reset(error: Exception) -> bool:
 
 
 async def handle_failure(turn: Turn, error: llm_errors.ProviderError | UserError) -> TurnFailed:
-    """Return the event of a failure. Entries that the provider would reject again are taken back."""
+    """Return the event of a failure. Entries that the provider would reject again are taken back.
+
+    A person gets unanswered messages back in the input. Without a person, the prompt is removed if it would fail again.
+    """
     can_be_continued, is_from_provider = broke_off(turn, error), isinstance(error, llm_errors.ProviderError)
     removal_notice = ""
     is_first_request = turn.round == 1 and bool(turn.log.prompt_ids)

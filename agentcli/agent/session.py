@@ -108,6 +108,7 @@ class Session:
             self.loop.call_soon_threadsafe(self._handle, op)
 
     def _handle(self, op: ops.Op) -> None:
+        """Carry out an operation of a front end. One that does not apply now, such as a late answer, is ignored."""
         state, queue, delegates = self.state, self.state.conversation.queue, self.runtime.calls.delegates
         match op:
             case ops.Prompt() | ops.Steer():
@@ -157,7 +158,7 @@ class Session:
                     delegates.subagents.submit(op)
             case ops.RunCommand():
                 start_in_background(self._run_own_command(op), self._commands)
-            case ops.CommandRan():
+            case ops.CommandRan():  # the front end has run it already, so this only stores it
                 self._track_storing(asyncio.create_task(self._run_own_command(op)))
             case ops.ClientResult(id, content, is_error, structured):
                 if not delegates.client.answer(id, ToolOutput(content, structured, is_error=is_error)):

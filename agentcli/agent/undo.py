@@ -87,6 +87,7 @@ class History:
             self._add(entry)
 
     def _add(self, entry: log.Entry) -> None:
+        """Note what an undo needs of an entry: a turn's prompt and times, calls, changes, or what it took back."""
         self._positions[entry.id] = len(self._positions)
         match entry.body:
             case log.User(content, is_reminder=False):
@@ -95,7 +96,7 @@ class History:
             case log.Result(result=result):
                 began, _ = self._times[self._number]
                 self._times[self._number] = (began, entry.time)
-                if dropped := _DROPPED_STASH.search(str(result.content)):
+                if dropped := _DROPPED_STASH.search(str(result.content)):  # after an undo, `git stash` can restore it
                     self._dropped_stashes[result.tool_use_id] = dropped[1]
             case log.Assistant() as reply:
                 for use in calls_in(reply):
@@ -138,7 +139,7 @@ class History:
         return None
 
     def _remaining(self, ids: Sequence[str], *, is_open: bool = False) -> TurnChanges | None:
-        """Return the changes in these entries that were not undone; None if all were."""
+        """Return the changes in these entries that were not undone, or not because of conflicts; None if all were."""
         calls, is_untried = [], False
         for id in ids:
             changed = self.calls[id].changed
@@ -205,7 +206,7 @@ async def undo(
     if turn is None:
         return UndoResult(NOTHING[direction])
     plan = await host.checkpoints.restoration(turn.changes)
-    # If all files conflict, there is nothing to ask about, and the headline reports the conflicts.
+    # Nothing is asked if only conflicts remain, which the headline reports. Files that are "kept" stay as they are.
     is_possible = bool(plan.changes) or {file.how for file in plan.files} == {"kept"}
     verb = direction.capitalize()
     remarks = _remarks(turn, host.shown)
@@ -215,7 +216,7 @@ async def undo(
     is_asked = answer != "yes" and is_possible
     if is_asked and not (is_confirmed := await host.confirm(text, f"{verb}?")):
         how_to = f"{text}\nNothing was changed yet. To {direction}: {host.command}{direction} yes"
-        text = how_to if is_confirmed is None else "Nothing was changed."
+        text = how_to if is_confirmed is None else "Nothing was changed."  # None: nobody could be asked
         return UndoResult(text, turn, plan.files, is_wanted=False)
     files = await _carry_out(turn, direction, plan, host)
     headline = _headline(turn, direction, files, host.command)

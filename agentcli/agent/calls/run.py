@@ -264,18 +264,21 @@ async def observed(tool: Tool, output: ToolOutput, context: ToolContext) -> Tool
     if len(text.encode()) <= observation.MAX_UNPAGED_BYTES and not unshortened:
         return msgspec.structs.replace(output, content=content)
     shown, openable = await asyncio.to_thread(_first_page, text, unshortened, context)
-    context.workspace.grants += Grants(readable=openable)
+    context.workspace.grants += Grants(readable=openable)  # so that file_read can open the stored result
     media = tuple(part for part in parts if not isinstance(part, Text))
     return msgspec.structs.replace(output, content=(Text(shown), *media) if media else shown)
 
 
 def _first_page(text: str, unshortened: str, context: ToolContext) -> tuple[str, tuple[Path, ...]]:
-    """Store a result that was shortened to `text` or has several pages; return what the model sees and may open."""
+    """Store a result that was shortened to `text` or has several pages, so that the model can read the rest later.
+
+    Return what the model sees now, and the stored file if that is large, which the model may open.
+    """
     data = context.workspace.resources.data
     if data is None:
         return observation.cut_middle(text), ()
     fits_one_page = len(text.encode()) <= observation.MAX_UNPAGED_BYTES
-    stored_text = unshortened if fits_one_page else text  # page 2 of a long text continues what page 1 shows
+    stored_text = unshortened if fits_one_page else text  # page 2 of a long `text` must continue page 1
     try:
         stored = data.store(stored_text.encode(), context.call_id)
     except OSError as error:

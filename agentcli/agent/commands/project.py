@@ -52,7 +52,7 @@ async def _run_diff(host: CommandHost, argument: str) -> Outcome:
 def _net_changes(
     entries: Iterable[log_entries.Entry], checkpoints: Checkpoints, workspace: Workspace
 ) -> tuple[list[FileDiff], list[str]]:
-    """Return the diff of each file since the session first changed it, and the names of files without a diff."""
+    """Return for /diff the diff of each file since the session first changed it, and the names of files without one."""
     # By path: the states before the first change and after the last one.
     states: dict[str, tuple[log_entries.FileState | None, log_entries.FileState | None]] = {}
     for entry in entries:
@@ -64,6 +64,7 @@ def _net_changes(
     files: list[FileDiff] = []
     others: list[str] = []
     for stored, (first, last) in states.items():
+        # Folders have no text, and what a later change has undone needs no diff.
         if first == last or {state.kind for state in (first, last) if state is not None} == {"folder"}:
             continue
         name = workspace.shown(Path(log_entries.system_path(stored)))
@@ -137,6 +138,7 @@ async def _run_remember(host: CommandHost, text: str) -> Outcome:
 
 
 async def _run_memory(host: CommandHost, argument: str) -> Outcome:
+    """List the instruction files, rule files and memory files of the model, or edit a memory file."""
     verb, _, name = argument.partition(" ")
     if verb == "edit":
         return await _edit_memory_file(host, name.strip() or NOTES)

@@ -173,7 +173,7 @@ async def _ask_person(policy: CallPolicy, decision: PolicyDecision, context: Too
     hook = await fire(turn.session, "PermissionRequest", call=call.use)
     if hook.decision not in ("allow", "deny"):
         await fire(turn.session, "Notification", message=question.title, notification_type="permission_prompt")
-        answer = await policy.ask(question, policy.decide)
+        answer = await policy.ask(question, policy.decide)  # a decision, if the mode or the rules changed meanwhile
         decided_by = f"mode {turn.state.mode}"
     else:
         decided_by = "a hook"

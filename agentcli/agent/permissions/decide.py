@@ -172,6 +172,7 @@ def decide_with_exposure(facts: CallFacts, mode: Mode, rules: Rules) -> PolicyDe
     decision, workspace = decide(facts, mode, rules), facts.workspace
     if facts.tool.effect != "command" or decision.outcome == "deny" or mode == "bypassPermissions":
         return decision
+    # Landlock can hide files from commands that only read, but not from others.
     exposed = [
         path
         for path in workspace.facts.exposed_secrets("read-only" if decision.only_reads else None)

@@ -56,7 +56,7 @@ def find_matches(facts: CallFacts, rules: Rules) -> RuleMatches:
         )
     if tool.effect in ("read", "edit"):
         return _matches_of_files(facts, rules)
-    # The argument that patterns match: for `Skill(pdf)`, the one with the skill's name.
+    # The argument that patterns match: for `Skill(pdf)` the skill's name, for `Agent(explore)` the agent's.
     argument = kind_argument(tool) if tool.effect in ("agent", "none") else ""
 
     def matches(pattern: str) -> bool:
@@ -64,7 +64,7 @@ def find_matches(facts: CallFacts, rules: Rules) -> RuleMatches:
             return any(matches_host(pattern, host) for host in facts.hosts)
         return bool(argument) and fnmatchcase(getattr(facts.arguments, argument, ""), pattern)
 
-    # An allow rule with a pattern has an effect only for web tools.
+    # An allow rule with a pattern has an effect only for web tools: skills and agents are allowed without one.
     grant = _first_rule(rules.allow, tool.name, matches if tool.effect == "web" else lambda pattern: False)
     # If no pattern can distinguish the calls of a tool, a rule that asks covers all of them, to be safe.
     has_patterns = tool.effect == "web" or kind_argument(tool)
