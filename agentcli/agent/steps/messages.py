@@ -98,7 +98,10 @@ class StopHooks(TurnStep):
     _rejections = 0  # times that a guardrail rejected an answer
 
     async def after_reply(self, turn: Turn, reply: llm.Done, results: Sequence[Result]) -> bool:
-        """Return True for another request, if a guardrail or hook objects. Raises `UserError` if a guard has no retries."""
+        """Return True for another answer if a guardrail or a hook objects to this one.
+
+        Raises `UserError` if a guardrail has no retries left.
+        """
         from_person, guards = turn.runtime.calls.parent_call is None, turn.runtime.hooks
         event: EventName = "Stop" if from_person else "SubagentStop"
         if from_person and isinstance(guards, Guardrails) and (why := await guards.check_answer(turn.answer.text)):
