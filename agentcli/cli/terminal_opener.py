@@ -125,7 +125,7 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
     async def open_first(self, terminal: TerminalActions) -> Session:
         """Open the session that the flags ask for. Without a model or key, the person is asked to set one up first."""
         choice, models = await self._find_newest(session_choice(self._options)), self.models
-        model, notice = await self._prepare_resume(choice)
+        model, notice = await self._prepare_resume(choice)  # "" if no stored session says which model it uses
         try:
             model = model or await models.default()
         except NoModel as missing:
@@ -139,7 +139,7 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         session = await self._builder.build_session(choice, model=model)
         if notice:  # not before, because opening fails if another agentcli has the session
             self.on_notice(notice)
-        self._warming = asyncio.create_task(self._builder.warm_up(session))
+        self._warming = asyncio.create_task(self._builder.warm_up(session))  # while the person types
         if warning := await asyncio.to_thread(lambda: session.snapshot().workspace.facts.warning):
             self.on_notice(warning)  # commands are confined less than they could be; /sandbox shows this at any time
         return session

@@ -211,7 +211,7 @@ class Agent(Generic[Output]):
         async with aclosing(answering) as events:
             async for event in events:
                 match event:
-                    case ClientToolRequested(agent_id="main"):
+                    case ClientToolRequested(agent_id="main"):  # the caller answers these with its next `run`
                         (await self.session()).submit(Pause())
                     case ClientToolRequested(calls):  # a paused turn would end the subagent that makes these calls
                         for call in calls:
@@ -259,7 +259,7 @@ class Agent(Generic[Output]):
             turn_start = len(session.snapshot().conversation.path) - len(results)  # `_hold_session` stored them
             op = GoOn(if_unanswered=True) if results else Prompt(blocks, tools=tuple(tools))
             begin = partial(session.submit, op)
-            if pending:  # a turn goes on only when all its calls have results
+            if pending:  # the turn goes on only once all its calls have results, so it ends again here
                 begin = partial(session.publish, Done("", 0, Usage(), "paused", 0.0, pending=pending))
             self._prompt_order.run_in_turn(begin, deps)
             try:

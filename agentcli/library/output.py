@@ -63,7 +63,10 @@ def output_schema(output_type: OutputType[Any]) -> AnswerSchema:
 
 
 def _schema_and_conversion(kind: Any) -> tuple[Schema, Convert]:
-    """Return the JSON Schema of a type, and a function from JSON values to its instances. Raises `TypeError`."""
+    """Return the JSON Schema of a type, and a function from JSON values to its instances. Raises `TypeError`.
+
+    Values of a union whose members msgspec cannot tell apart are wrapped in an object, whose key names the member.
+    """
     if any(hasattr(each, "__pydantic_complete__") for each in (kind, *get_args(kind))):
         from pydantic import TypeAdapter  # it is installed, because the caller's type uses it
 
@@ -100,16 +103,18 @@ def strict_form(schema: Schema) -> Schema:
     kept = _KEPT - {"format"} if has_other_format else _KEPT
     strict: Schema = {key: schema[key] for key in schema if key in kept}
     limits = [f"{key}: {msgspec.json.encode(schema[key]).decode()}" for key in schema if key not in kept | _STRUCTURE]
-    if limits:
+    if limits:  # strict modes reject these keywords, but the model can read them
         strict["description"] = "; ".join(filter(None, (schema.get("description"), *limits)))
     if "$ref" in strict and len(strict) > 1:  # a reference must stand alone
         strict["anyOf"] = [{"$ref": strict.pop("$ref")}]
     elif choices := schema.get("anyOf") or schema.get("oneOf"):
         strict["anyOf"] = [strict_form(choice) for choice in choices]
-    if "enum" in strict and "type" not in strict:
+    if "enum" in strict and "type" not in strict:  # msgspec names no type of a `Literal`
         types = sorted({_TYPES[type(value)] for value in strict["enum"]})
         strict["type"] = types if len(types) > 1 else types[0]
-    if "items" in schema or "prefixItems" in schema:
+    if (
+        "items" in schema or "prefixItems" in schema
+    ):  # `prefixItems`: a tuple, of which any item may have any of its types
         strict["items"] = strict_form(schema.get("items") or {"anyOf": schema["prefixItems"]})
     if "properties" in schema:
         strict |= _object({name: strict_form(part) for name, part in schema["properties"].items()})

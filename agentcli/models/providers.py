@@ -79,7 +79,11 @@ class ProviderKeys:
             raise NoKey(provider, variables[0])
 
     def credentials(self, provider: str) -> tuple[Key, Key]:
-        """Return a provider's key, or the command that prints it, and its bearer token. Raises `ConfigError`."""
+        """Return a provider's key, or the command that prints it, and its bearer token. Raises `ConfigError`.
+
+        A key helper of the settings comes first, then a key typed in this session, then the key and the token of the
+        environment, at last a stored key.
+        """
         config = self._config
         if self._uses_helper(provider):
             setting = f"providers.{provider}.api_key_helper"

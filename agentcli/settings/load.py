@@ -156,7 +156,7 @@ def load_config(
     for scope, name in PROJECT_FILES.items():
         if (file := project_root(cwd) / name) in trusted_files and file != ignored_file:
             layers.append(_limit_to_sources(_project_layer(file, paths, notices), scope, used_sources))
-    layers += [extra] if extra is not None else []
+    layers += [extra] if extra is not None else []  # `--settings`
     caller_layer = SettingsLayer(caller, dict(flags or {}), names=flag_names)
     check_layer(caller_layer)
     layers += [_environment_layer(environment), caller_layer]

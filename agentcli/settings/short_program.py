@@ -72,12 +72,14 @@ async def run_short_program(
     with _open_file_with(stdin) if stdin else nullcontext() as input_file:
         start = partial(asyncio.get_running_loop().subprocess_exec, env=environment, cwd=cwd, start_new_session=True)
         starting = asyncio.ensure_future(start(lambda: program, *argv, stdin=input_file or asyncio.subprocess.DEVNULL))
+        # If the caller is cancelled, finish the start before the program is killed below: cancelling the start would
+        # wait for the program's children, too.
         cancelled: asyncio.CancelledError | None = None
         while not starting.done():
             try:
                 await asyncio.wait([starting])
             except asyncio.CancelledError as error:
-                cancelled = error  # raised below; cancelling the start itself would wait for all children
+                cancelled = error
         try:
             transport, _ = starting.result()
         except ValueError as error:  # a null character in the command

@@ -177,7 +177,10 @@ def is_folder_trusted(paths: Paths, folder: Path) -> bool:
 
 
 def _all_below(folder: Path, root: Path, *, is_strict: bool = False) -> Iterator[Path]:
-    """Yield the files below a folder; links are followed within `root`. Raises `OSError` only if `is_strict`."""
+    """Yield the files below a folder; links are followed within `root`.
+
+    With `is_strict`, a folder that is too large or cannot be read is an `OSError`; otherwise it is left out.
+    """
     real_root = os.path.realpath(root)
     waiting, visited, entry_count = [folder], set[str](), 0
     while waiting:
@@ -195,7 +198,7 @@ def _all_below(folder: Path, root: Path, *, is_strict: bool = False) -> Iterator
         except OSError:
             if is_strict:
                 raise
-            continue  # without this folder
+            continue
         for entry in sorted_entries:
             if entry.is_dir():
                 waiting.append(Path(entry.path))

@@ -119,6 +119,7 @@ async def open_log(
         if all(entry.id != choice.at for entry in entries):
             await log.close()
             raise UsageError(f"--resume-session-at: the session has no message {choice.at!r}.")
+        # Go back to that entry, as a rewind does: later entries stay in the log, on another branch.
         moved = await log.append(HeadMoved(choice.at), parent_id=choice.at).committed
         entries = [*entries, *moved.entries]
     return log, entries
@@ -295,7 +296,7 @@ def _read_signal(config: Config, signal: str, exporters: Sequence[str]) -> Signa
         raise ConfigError(f"only http/protobuf is supported, not {protocol!r}.", key="OTEL_EXPORTER_OTLP_PROTOCOL")
     timeout_s = getattr(settings, timeout_setting)
     is_default = timeout_s == getattr(ObservabilitySettings(), timeout_setting)
-    if timeout and is_default:
+    if timeout and is_default:  # a setting that the person changed wins
         try:
             timeout_s = float(timeout) / 1000  # as specified, although Python's SDK reads seconds
         except ValueError:

@@ -286,7 +286,7 @@ class CommandExplainer:
         }
 
     def _explain_segment(self, segment: Segment, facts: CallFacts, problem: str) -> dict[str, Any]:
-        """Return the verdict on a part of a command as if it were alone; a `problem` of the whole applies to it."""
+        """Return the verdict on a segment of a command as if it were all of it, with the `problem` of the whole."""
         analysis = CommandAnalysis(
             segments=(segment,),
             verdict=segment.verdict,
@@ -296,6 +296,7 @@ class CommandExplainer:
         )
         arguments = self._bash.parse({"command": segment.text})
         matches = find_matches(msgspec.structs.replace(facts, arguments=arguments, command=analysis), self._rules)
+        # A block or a deny rule wins, so these come first; then a segment that only reads needs no rule that allows it.
         if segment.verdict == "block":
             verdict, reason = "block", segment.reason
         elif matches.deny is not None:
@@ -304,7 +305,7 @@ class CommandExplainer:
             verdict, reason = "allow", segment.reason or "it only reads inside the workspace"
         elif matches.allow:
             verdict, reason = "allow", f"the rule {matches.allow[0]} allows it"
-        else:
+        else:  # `why_not_allowed`: an allow rule covers the segment but cannot allow it, so the person is asked
             is_dry_run = segment.verdict == "try" and self._can_dry_run and not matches.why_not_allowed
             verdict, reason = "try" if is_dry_run else "ask", matches.why_not_allowed or segment.reason
         effects = msgspec.to_builtins(segment.effects)

@@ -142,7 +142,12 @@ class SessionSpans:
     def _end_turn(
         self, agent: _Agent, at_ns: int, event: _TurnEnd, reason: str, *, error: str = "", message: str = ""
     ) -> None:
-        if agent.request is not None and (error or agent.request.was_sent):  # its reply did not end
+        """End the span of an agent's turn, and count the turn. Why it ended is `reason`, after a failure also `error`.
+
+        A request that is still open has had no whole reply. It ends as failed, or gets no span if it was never sent and
+        the turn did not fail.
+        """
+        if agent.request is not None and (error or agent.request.was_sent):
             self._end_request(agent, at_ns, error=error or reason)
         answer = [Text(getattr(event, "text", ""))]  # a failed turn has no text
         attributes = {
