@@ -65,7 +65,7 @@ async def run(arguments: GrepSearch, context: ToolContext) -> ToolOutput:
 def _format(
     found: Matches | MatchedFiles, outcome: SearchOutcome, arguments: GrepSearch, target: searching.SearchTarget
 ) -> ToolOutput:
-    """Return the first matches by path for the model, with notes on what it does not see, and their data."""
+    """Return the first matches by path, as text with notes on what was left out, and as structured data."""
     first = found.first_matches()
     lines = first.lines or ["No matches."]
     if not first.lines and "$" in arguments.pattern:
