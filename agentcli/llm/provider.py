@@ -71,6 +71,7 @@ class Request(Struct, frozen=True):
         return any(getattr(block, "cache_control", None) == CacheControl("1h") for block in blocks)
 
     def remove_unsent(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Return a body without the fields that the model was found to reject."""
         return {name: value for name, value in body.items() if name not in self.unsent}
 
 

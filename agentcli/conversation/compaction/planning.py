@@ -131,8 +131,9 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
     def _with_cuts(self, limit: int) -> entries.Compaction:
         """Return a plan without a digest: entries stay in place, and old ones are cut until the request fits.
 
-        Results alone are cut first, shorter at each pass; then all entries are. Each pass begins with the oldest one.
-        The newest turns (`keep_turns`) stay whole. If the request still does not fit, the caller rejects the plan.
+        Each pass begins with the oldest entry. First, results alone are cut, shorter at each pass. If that is not
+        enough, passes over all entries begin with long texts again, so that results and replies are cut alike. The
+        newest turns (`keep_turns`) stay whole. If the request still does not fit, the caller rejects the plan.
         """
         first = self.turns[0].steps[0]
         stubs = {id: "" for turn in self.turns for id in self._outdated_reminders(turn)}  # "": the entry is not sent
