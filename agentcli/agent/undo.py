@@ -139,7 +139,7 @@ class History:
         return None
 
     def _remaining(self, ids: Sequence[str], *, is_open: bool = False) -> TurnChanges | None:
-        """Return the changes in these entries that were not undone, or not because of conflicts; None if all were."""
+        """Return the changes in these entries that are still to be undone, also those left by conflicts, or None."""
         calls, is_untried = [], False
         for id in ids:
             changed = self.calls[id].changed

@@ -107,7 +107,7 @@ _PLAN = "plan mode is read-only: describe the change instead of making it"
 def _decide_command(
     facts: CallFacts, command: CommandAnalysis, mode: Mode, found: RuleMatches, *, rules: Rules
 ) -> PolicyDecision:
-    """Decide about a command, in this order: dangers, deny and ask rules, the mode, allow rules, dry runs."""
+    """Decide about a command by the first that applies: dangers, deny and ask rules, mode, allow rules, dry runs."""
     sandbox, allow_rules = facts.workspace.facts, found.allow
     if facts.verdict == "block":
         return PolicyDecision(outcome="deny", reason=f"denied in every mode: {command.reason}")
