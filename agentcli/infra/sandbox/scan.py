@@ -260,14 +260,14 @@ class Scan:
         deadline = time.monotonic() + self._max_s
         tree.new.remaining = [*self._max_folders]  # each update has the full limits for new folders
         if replaced or tree.has_unread:
-            tree.findings = None
+            tree.findings = None  # `_findings_in` collects them again
         for path in [path for path in known if _is_at_or_below(path, replaced)] if replaced else ():
             del known[path]
         for path in tree.unreadable:  # these may be readable now
             tree.new.add(path, is_new=True)
         tree.unreadable.clear()
         for path in sorted(changed & known.keys()):
-            folder = self._read_folder(path, known[path].rank, before=None, tree=tree)  # even with an equal stamp
+            folder = self._read_folder(path, known[path].rank, before=None, tree=tree)  # it changed, whatever its stamp
             # If only the stamp differs, mount points appeared and disappeared, and the findings are still valid.
             if folder is None or msgspec.structs.replace(folder, stamp=known[path].stamp) != known[path]:
                 tree.findings = None

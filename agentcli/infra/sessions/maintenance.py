@@ -131,7 +131,7 @@ async def redact(db: tables.Tables, session_id: str, secrets: Secrets) -> int:
     names = {"id": session_id, "agents": subagents_owner(session_id)}
     family = {str(id) for (id,) in await db.rows(_FAMILY, **names)}
     new_rows: list[tuple[int, Sequence[Any]]] = []  # by the number of the entry
-    changed_sessions: set[tuple[str, float]] = set()  # by id and batch of the trash
+    changed_sessions: set[tuple[str, float]] = set()  # by id and batch of the trash, 0 for those not in it
     total = 0
     # "affected" returns the entries of the family, their copies in other sessions, and everything in the trash.
     async for n, id, trashed, *row in db.stream(tables.SQL["affected"], **names):

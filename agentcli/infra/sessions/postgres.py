@@ -202,6 +202,7 @@ class Leases:
         deadline = time.monotonic() + store.TAKE_OVER_TIMEOUT_S
         while True:
             async with self._database.transaction() as db:
+                # `epoch` is None if somebody has a lease that has not expired.
                 epoch = await _value(db, _SQL["take_lease"], session_id, self.owner, self._address)
                 waits = epoch is None and take_over and time.monotonic() <= deadline
                 if epoch is None and take_over:

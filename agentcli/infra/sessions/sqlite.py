@@ -118,6 +118,7 @@ class SqliteSessions(_WriterSessions):
             return await asyncio.to_thread(database.read_copy, self.path, in_sqlite(work), error)
 
     async def _take_ownership(self, session_id: str, *, take_over: bool = False) -> store.Ownership:
+        """Take the lock of a session; with `take_over` ask its holder by a file, and wait. Raises `SessionInUse`."""
         self._has_opened_session = True
         self._schedule_copy()
         lock = database.SessionLock(self.path, session_id)

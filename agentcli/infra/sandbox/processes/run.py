@@ -50,7 +50,7 @@ class Run:
         self._command = command
         self._output = CommandOutput(command.max_bytes, on_output, partial(new_file, "output"))
         self._on_output = on_output
-        self._output_pipe, self._report_pipe = shell.output, shell.report
+        self._output_pipe, self._report_pipe = shell.output, shell.report  # the shell's report: see `_Report`
         self._new_file, self._on_detached = new_file, on_detached
         self._file: Path | None = None  # of a job: the file with its output; None while a call waits for the command
         self._returned_bytes = 0  # of the file: those that `read_new` or the call's result has returned
@@ -121,12 +121,12 @@ class Run:
     async def _watch(self) -> None:
         """Check repeatedly why the command is silent; while a call waits for it, show each new reason.
 
-        Return when a job has ended, or when a command that a call waits for turns out to be a server.
+        Return when a job has ended, or when a command that a call waits for turns out to be a server: it becomes a job.
         """
         detector, is_job = StallDetector(self.process.supervisor), self._file is not None
         while not is_job or not self.process.is_gone():
             quiet_s, last_output = self._quiet_s_and_last_output()
-            # Each check needs the CPU time at the check before, so the first comes one pause before a stall can show.
+            # A check compares CPU times with the check before, so the first comes one pause before a stall can show.
             pause_s = MIN_QUIET_S - _CHECK_EVERY_S - quiet_s
             found = None
             if pause_s <= 0:
@@ -141,7 +141,7 @@ class Run:
                     self._on_output(f"\n[{found.text}]\n")
             elif self._stall is not None and self._stall.kind != "listens":  # a server stays one while it is busy
                 self._stall = None
-            await asyncio.sleep(min(pause_s, MIN_QUIET_S) + 0.01)  # a file time may be in the future
+            await asyncio.sleep(min(pause_s, MIN_QUIET_S) + 0.01)  # limited: a file time may be in the future
 
     def _quiet_s_and_last_output(self) -> tuple[float, str]:
         """Return the seconds since the last output, or since the command became a job, and the end of the output."""
@@ -168,7 +168,7 @@ class Run:
     async def _final_result(self, *, timed_out: bool = False, stall: str = "") -> CommandResult:
         """Read the rest of the output, close the pipes, and return the result of the ended command."""
         last_output_at = 0.0
-        # Processes of other users may hold the pipe open, so reading ends when nothing more comes.
+        # Processes that cannot be ended, as those of other users, may hold the pipe open: stop when nothing more comes.
         while not self._reading.done() and last_output_at < self._output.last_output_at:
             last_output_at = self._output.last_output_at
             await asyncio.wait({self._reading}, timeout=GRACE_AFTER_EXIT_S)
@@ -202,6 +202,7 @@ class Run:
         try:
             path = self._new_file("job")
             text, cut_chars, returned_bytes = self._output.move_to(path, is_complete=process.exit_code is not None)
+            # From now on the supervisor copies the output to the file.
             descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
             if not await process.keep_output(self._output_pipe, descriptor, self._report_pipe):
                 # All processes have ended, so the rest is copied here. A full disk costs output, never the command.

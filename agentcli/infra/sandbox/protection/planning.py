@@ -153,9 +153,9 @@ class RepositoryPlanner:
         if folder is None:
             plan.problems.append(f"{git_file} is not a file that git understands.")
             return
-        common = read_linked_path(f"{folder}/commondir") or folder
+        common = read_linked_path(f"{folder}/commondir") or folder  # for a linked worktree, the shared repository
         writable_around = self._innermost_writable_around(folder)
-        if writable_around is not None:  # all of it is writable already: this grants nothing new
+        if writable_around is not None:  # with `common` in there too, this grants nothing new
             is_genuine = is_inside(common, writable_around)
         elif common != folder:  # a linked worktree, which shares a repository; a submodule has its own
             refers_back = read_linked_path(f"{folder}/gitdir") == os.path.realpath(git_file)

@@ -103,7 +103,7 @@ class ProtectedSnapshot:
             self._save()
 
     def revert_from(self, file: Path) -> Reverts:
-        """Revert by a killed session's snapshot in `file`; save there what is left to retry, and what was reverted."""
+        """Revert by a killed session's snapshot in `file`; keep what failed and the report there for the next start."""
         try:
             saved = json.loads(file.read_text())
             self._aside, *self._roots = saved["asides"]
@@ -118,7 +118,7 @@ class ProtectedSnapshot:
         known_paths = (*self._recorded, *held)
         for path, before in held.items():
             self._held.reopen(path, before, known_paths)
-        # Folders that are not at their old paths are searched in the roots by their inodes.
+        # Commands may have moved folders: those that are not at their old paths are searched in the roots by inode.
         missing = {before.identity[1]: path for path, before in held.items() if path not in self._held}
         for root in self._roots if missing else ():
             for found_at, folder in Scan().folders(root).items():
@@ -222,7 +222,7 @@ class ProtectedSnapshot:
         return failed
 
     def _restore_folder(self, path: str, report: Reverts) -> None:
-        """Move a held folder back to its path if a command moved it away; release one that was removed."""
+        """Move a held folder back to its path if a command moved it away; hold one that was removed no longer."""
         held = self._held[path]
         held.restore_access()
         folder_now = f"/proc/self/fd/{held.descriptor}"
@@ -235,7 +235,7 @@ class ProtectedSnapshot:
         with self._held.open_parent(path) as (folder, name):
             if is_removed:  # what was in it is restored by `_restore_if_changed`, also in a new folder at the path
                 replacement = self._held.state_at(path)
-                if replacement is not None and replacement.kind == "link":
+                if replacement is not None and replacement.kind == "link":  # it would lead that elsewhere
                     self._move_aside(path, report)
                 return
             is_moved = name_now != name or identity_of(os.stat(f"{folder_now}/..")) != held.parent  # noqa: PTH116
@@ -248,12 +248,12 @@ class ProtectedSnapshot:
     def _restore_if_changed(self, path: str, report: Reverts) -> None:
         """Restore a recorded path if it has changed, unless the change was granted."""
         recorded, granted = self._recorded[path], self._granted
-        if recorded == _NOT_RECORDED or any(is_inside(path, each) for each in granted):  # unknown, or may change
-            return
+        if recorded == _NOT_RECORDED or any(is_inside(path, each) for each in granted):
+            return  # its state is unknown, or a running command was allowed to change it
         if recorded is not None and not recorded.is_kept:
             now = self._held.state_at(path, -1)  # -1: with the file's stamp instead of its content, as in `recorded`
             if now != recorded:
-                self._recorded[path] = now
+                self._recorded[path] = now  # so that this change is reported only once
                 report.not_reverted.append(f"{path} (there was no room to keep a copy of it)")
             return
         now = self._held.state_at(path, MAX_BYTES)
@@ -261,7 +261,7 @@ class ProtectedSnapshot:
             if now.mode != recorded.mode:
                 self._held.set_mode(path, recorded.mode)
                 _add_to_report(report, path)
-            for below in self._held.paths_in(path):
+            for below in self._held.paths_in(path):  # what is new in a protected folder might be executed
                 if below not in self._recorded and not any(is_inside(each, below) for each in granted):
                     self._move_aside(below, report)
         elif now != recorded:
