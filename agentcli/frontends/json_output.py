@@ -115,10 +115,7 @@ class JsonOutput:
         self.write(system_object(subtype, self._session.id, **fields))
 
     def _stream_reply(self, event: events.Event) -> None:
-        """Write a reply while it arrives, as the stream events of Anthropic's API: a message, its blocks, their deltas.
-
-        Every message that was started is also ended, even if its reply was cut off.
-        """
+        """Write a reply while it arrives, as stream events of Anthropic's API; a message that is cut off is ended."""
         match event:
             case events.ReplyStarted(model):
                 self._start_message(model)

@@ -147,10 +147,7 @@ class AcpAgent:
         }
 
     async def _open_session_for(self, request: messages.NewSessionRequest, *, is_fork: bool) -> ClientSession:
-        """Open a new session, a stored one (closed first if it is open here), or a fork of a stored one.
-
-        It gets the folders, MCP servers and files that the client offers. Raises `UserError`.
-        """
+        """Open a new session, a stored one (closed first if it is open here), or a fork of a stored one."""
         cwd = hosts.working_folder(request.cwd)
         folders = tuple(map(hosts.working_folder, request.additional_directories or ()))
         servers = {server.name: server.entry for server in request.mcp_servers or ()}

@@ -83,10 +83,7 @@ class HookTranscript:
 
 
 async def import_missing(store: SessionStore, session_id: str, folder: Path, cwd: Path) -> None:
-    """Store the session of a transcript in the folder, unless it is already stored. Raises `UsageError`.
-
-    A program that keeps transcripts can so resume a session that ran on another machine.
-    """
+    """Store a transcript's session, unless it is already stored, for resuming it here. Raises `UsageError`."""
     file = folder / f"{session_id}.jsonl"
     if not file.is_file():
         return

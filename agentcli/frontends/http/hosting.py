@@ -79,10 +79,7 @@ class Hosting:
                 return await self.store.holder(session_id) or ""
 
     async def _open_here(self, request: OpenRequest) -> HostedSession:
-        """Open a new or stored session in this process, as the only writer of its stream. Raises `UserError`.
-
-        Its spending also counts for its user's account. If its last owner was killed, its turn continues.
-        """
+        """Open a session as its stream's only writer, and continue a turn that a kill cut off. Raises `UserError`."""
         state = None
         if request.id:
             state = await self.events.state(request.id)
@@ -141,10 +138,7 @@ class Hosting:
         return self._leaving
 
     async def _leave(self) -> None:
-        """Close the sessions here, wait until the server's other processes have done so, then end the streams.
-
-        So each reader still gets the last events of its session. Each wait has a limit.
-        """
+        """Close the sessions here, wait for the server's other processes, end the streams after their last events."""
         own_ids = list(self.sessions)
         for session_id in own_ids:
             self.give_up(session_id)

@@ -186,10 +186,7 @@ class QuestionPanel:
         return self._no_with_comments(text)
 
     def outcome(self, answer: Approve, columns: int) -> list[Fragment]:
-        """Return the transcript's line about the answer; empty if the call's own line will show the answer.
-
-        It has the decision and how far it reaches, the subject, and what the person wrote.
-        """
+        """Return the transcript's line about the answer; empty if the call's own line will show the answer."""
         question, call = self.question, self.question.call
         if call.name == "ask_user":  # its line ends with the answer
             return []

@@ -184,10 +184,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 def status_rows(
     status: Status, columns: int, *, custom: Sequence[Row] = (), hint: str = "", vi_mode: str = ""
 ) -> list[Row]:
-    """Return the status line: the vi mode, a hint, the permission mode, the figures; `custom` rows replace the figures.
-
-    A narrow window drops parts from the end, which are the less important ones.
-    """
+    """Return vi mode, hint, permission mode, figures (or `custom` rows); a narrow window drops parts from the end."""
     if len(hint) > columns:  # then it takes the place of all figures
         return in_rows([("warning", hint)], columns, hang=2)
     is_mode_known = status.place.session_id or status.mode != "default"  # False until the session is open

@@ -162,11 +162,7 @@ class Screen(Renderer):
         return out
 
     def _redraw_changed(self, rows: list[Row], cursor: tuple[int, int]) -> list[str]:
-        """Return the codes that update the region on the screen, each row from its first difference on.
-
-        First it gets its new number of rows if it grows, then its changed rows are painted; surplus rows are erased,
-        and the cursor goes to its place.
-        """
+        """Return codes that add rows to the region, repaint rows from their first difference, and erase the surplus."""
         out: list[str] = []
         # The cell of the terminal's cursor while the codes act; a column of -1 is unknown.
         at_row, at_column, old_rows = self._cursor_row, self._cursor_column, self._shown_rows
