@@ -94,10 +94,7 @@ class Builder:
         self._grants = FileGrants(state / "grants.json", project_root(config.cwd))
 
     async def build_session(self, choice: setup.SessionChoice = setup.SessionChoice(), *, model: str = "") -> Session:
-        """Return a session; its `model` is by default the stored one or that of the settings. Raises `UserError`.
-
-        It has all parts that the settings and options ask for; hooks of the session's start have run.
-        """
+        """Return a session; its `model` is by default the stored one or that of the settings. Raises `UserError`."""
         registry = self.offered_tools()  # a wrong setting fails before a log is opened
         log, entries = await setup.open_log(choice, self.store, self._large_results, self.config.cwd)
         rules = self.rules()
@@ -250,16 +247,13 @@ class Builder:
         )
 
     def _watch(self, state: AgentState, workspace: Workspace, nested: NestedInstructions | None) -> ContextWatch:
-        """Return the watch that compacts a conversation before it fills the window; also let `recall` search its log.
-
-        `nested` finds the instruction files of the folders that the model works in.
-        """
+        """Return the watch that compacts a conversation before the window is full; also let `recall` search its log."""
         settings, conversation = self.config.settings.compaction, state.conversation
 
         def reminders_to_carry(info: ModelInfo) -> Sequence[User]:
             """Return the reminders that each compaction repeats, because it replaces the messages that had them."""
             reminders = [*self.prefixes.reminders(workspace, info), *carried_reminders(conversation.path)]
-            if nested is not None:  # add the instruction files of folders that none of these reminders contains
+            if nested is not None:  # finds instruction files of folders: add those that none of these reminders has
                 carried_text = "".join(one.text for one in reminders)
                 if reminder := nested.read_again(conversation, carried_text).to_reminder():
                     reminders.append(reminder)

@@ -59,10 +59,7 @@ def _should_read_first_line(options: argparse.Namespace, environment: Mapping[st
 
 
 def _make_client(first_id: str, first: dict[str, Any], options: argparse.Namespace, config: Config) -> "ControlClient":
-    """Return the client for a program with an Agent SDK; its first request, `first`, may set flags and hooks.
-
-    Raises `UsageError` for an invalid request, after reporting the error to the program as the answer to `first_id`.
-    """
+    """Return the client for a program with an Agent SDK, whose first request may set flags. Raises `UsageError`."""
     from agentcli.frontends.agent_sdk.callbacks import ControlChannel, HostedServer, read_callbacks
     from agentcli.frontends.agent_sdk.output import ControlClient
     from agentcli.frontends.agent_sdk.transcripts import transcript_folder

@@ -31,10 +31,7 @@ _MIN_ADDRESS_SPACE = 128 * 1024 * 1024  # bytes; a session with a few calls take
 
 
 def run(arguments: list[str], signals: Sequence[int]) -> int:
-    """Run the program and return the exit code; errors are reported, also if the output could not be written.
-
-    `signals` arrived during the imports.
-    """
+    """Run the program, report errors, also those of stdout, and return the exit code. `signals` came during imports."""
     use_locale_encoding()
     LenientStderr.install()
     try:

@@ -201,7 +201,7 @@ async def open_for_client(
                 raise
             on_notice(f"session {request.id} continues with another model: {error}")
             model = ""
-        # Without such a note, a server takes the default model, not the conversation's, as an editor's session does.
+        # An editor's session goes on with the conversation's model. A server's, without such a note, takes the default.
         if is_server and request.id and not model:
             model = await builder.models.default()
         session = await builder.build_session(choice, model=model)

@@ -112,9 +112,7 @@ def strict_form(schema: Schema) -> Schema:
     if "enum" in strict and "type" not in strict:  # msgspec names no type of a `Literal`
         types = sorted({_TYPES[type(value)] for value in strict["enum"]})
         strict["type"] = types if len(types) > 1 else types[0]
-    if (
-        "items" in schema or "prefixItems" in schema
-    ):  # `prefixItems`: a tuple, of which any item may have any of its types
+    if "items" in schema or "prefixItems" in schema:  # `prefixItems` are those of a tuple; any order is accepted here
         strict["items"] = strict_form(schema.get("items") or {"anyOf": schema["prefixItems"]})
     if "properties" in schema:
         strict |= _object({name: strict_form(part) for name, part in schema["properties"].items()})

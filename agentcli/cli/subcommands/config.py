@@ -96,7 +96,7 @@ def set_setting(
     parts, cwd, paths = write.key_parts(key), current_folder(), find_paths(os.environ.get("AGENTCLI_HOME"))
     parsed = write.parse_value(value, parts)
     file = paths.user_config if scope == "user" else project_root(cwd) / project_trust.PROJECT_FILES[scope]
-    if scope != "user":  # a project must not set what is the person's alone, and its file may be a link out of it
+    if scope != "user":  # a project must not set what is the person's alone, nor may its file be a link to elsewhere
         if personal := personal_keys(nested(parts, parsed)):
             raise UsageError(project_refusal(personal[0], paths))
         _require_within(file, project_root(cwd))
@@ -138,15 +138,12 @@ NOTHING_TO_TRUST = "This project has no settings of its own (.agentcli/config.to
 
 
 def review_project(config: Config, on_notice: Callable[[str], None]) -> ProjectReview | None:
-    """Return what the person approves by trusting the project's files; None without any. Raises `ConfigError`.
-
-    That is the text to show, and the digests of these files and of the programs that their hooks and servers run.
-    """
+    """Return what the person approves by trusting the project's files; None without any. Raises `ConfigError`."""
     if notice := claude_settings_notice(config.cwd):
         on_notice(notice)
     if not (files := project_trust.project_files(config.cwd)):
         return None
-    file_digests = project_trust.project_digests(config.cwd)
+    file_digests = project_trust.project_digests(config.cwd)  # the trust ends once a digest changes
     trusted = load_config(config.cwd, trust=True)  # as if the person had trusted the project already
     servers = server_specs(trusted, on_notice)  # the person's own, too
     programs = WorkspacePrograms(trusted)
@@ -157,7 +154,7 @@ def review_project(config: Config, on_notice: Callable[[str], None]) -> ProjectR
         on_notice(str(error))
     for server in servers:
         programs.add_server(server)
-    program_digests = programs.pins.digests_to_trust()  # of the project's; empty for a missing file
+    program_digests = programs.pins.digests_to_trust()  # of what its hooks and servers run; empty: missing
     texts = [
         f"# {file}\n{mask(file.read_text(errors='replace'))}"
         for file in files

@@ -253,16 +253,13 @@ async def _check_servers(subject: Subject) -> list[Result]:
 
 
 async def _check_server(subject: Subject, name: str) -> list[Result]:
-    """Ask a model's server if it answers: a local one, or one whose address the person set and has the key of.
-
-    At a provider's own address there is nothing that the person could start or correct.
-    """
+    """Ask a model's server if it answers: a local one, or one at an address that the person set, if it has a key."""
     models, (provider, model) = subject.models, split_name(name)
     server, setting = subject.config.settings.providers.get(provider), f"providers.{provider}.base_url"
     from_environment = subject.config.environment.get(_ADDRESS_VARIABLES.get(provider, ""), "")
     address = (server.base_url if server else "") or from_environment  # empty: the provider's own address
     if provider not in _LOCAL_SERVERS and not (address and models.keys.can_use(provider)):
-        return []
+        return []  # at a provider's own address, there is nothing that the person could start or correct
     results: list[Result] = []
     host = urlsplit(address).hostname or ""
     if address.startswith("http://") and not is_loopback(host) and models.keys.variables(provider):

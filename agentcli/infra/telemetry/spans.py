@@ -88,8 +88,7 @@ class SessionSpans:
     def record(self, at_ns: int, event: events.Event, model: str) -> None:
         """Record an event that came `at_ns` nanoseconds since 1970, when the session's model was `model`.
 
-        Each turn of an agent becomes a span, and below it each request and each call of a tool. A subagent's turn is
-        below the call that created it.
+        Each turn of an agent becomes a span, with spans of its requests and calls below it.
         """
         agent = self._agents.setdefault(event.agent_id, _Agent(id=event.agent_id))
         request = agent.request
@@ -121,7 +120,7 @@ class SessionSpans:
                 self._begin_call(agent, at_ns, id, name, arguments=self._content(as_json(arguments)))
             case events.ToolFinished(id) if not id.startswith(OWN_CALL):
                 self._end_call(agent, at_ns, event)
-            case events.SubagentStarted(_, call_id, name, task, _, model):  # `agent` is the new subagent
+            case events.SubagentStarted(_, call_id, name, task, _, model):  # its turn is a span below that call
                 agent.name, agent.model, agent.prompt = name, model, [Text(task)]
                 agent.turn = self._start(f"invoke_agent {name}", at_ns, self._subagent_calls.pop(call_id, None))
             case events.SubagentEnded(end=end):
@@ -142,12 +141,8 @@ class SessionSpans:
     def _end_turn(
         self, agent: _Agent, at_ns: int, event: _TurnEnd, reason: str, *, error: str = "", message: str = ""
     ) -> None:
-        """End the span of an agent's turn, and count the turn. Why it ended is `reason`, after a failure also `error`.
-
-        A request that is still open has had no whole reply. It ends as failed, or gets no span if it was never sent and
-        the turn did not fail.
-        """
-        if agent.request is not None and (error or agent.request.was_sent):
+        """End the span of an agent's turn, and count the turn. `reason` is why it ended, `error` a failure's type."""
+        if agent.request is not None and (error or agent.request.was_sent):  # it had no whole reply, so it failed
             self._end_request(agent, at_ns, error=error or reason)
         answer = [Text(getattr(event, "text", ""))]  # a failed turn has no text
         attributes = {
