@@ -102,7 +102,7 @@ def read_transcript(file: Path) -> OtherTranscript:
 
 
 def _read_claude(lines: list[dict[str, Any]]) -> OtherTranscript:
-    """Read the newest branch: from the last line back along `parentUuid`, to a compaction or the beginning."""
+    """Read the newest branch of a log of Claude Code: from its last line back to a compaction or the beginning."""
     transcript = OtherTranscript(program="Claude Code")
     main_lines = [line for line in lines if isinstance(line.get("uuid"), str) and not line.get("isSidechain")]
     branch_ids, has_others = _newest_branch_ids(main_lines), False
@@ -118,7 +118,7 @@ def _read_claude(lines: list[dict[str, Any]]) -> OtherTranscript:
             has_others = True
         elif line["type"] == "user":
             transcript.add_prompt(content, is_note=bool(line.get("isMeta") or line.get("isCompactSummary")))
-        elif not line.get("isApiErrorMessage"):
+        elif not line.get("isApiErrorMessage"):  # a failure that Claude Code shows in place of a reply
             transcript.add_reply(str(message.get("id") or line["uuid"]), _reply_blocks(content))
             if isinstance(name := message.get("model"), str):
                 transcript.model = f"anthropic/{name}"
@@ -279,7 +279,7 @@ def import_file(config: Config, file: Path) -> tuple[str, str]:
 
 async def _store_conversation(config: Config, transcript: OtherTranscript) -> tuple[str, str]:
     """Store a conversation as a new session; return its id, and a report on what was imported and what was not."""
-    conversion = _Conversion(transcript, await folder_mask(config))
+    conversion = _Conversion(transcript, await folder_mask(config))  # masks the secrets of this folder, too
     bodies = [body for message in transcript.messages for body in conversion.bodies(message)]
     report = conversion.report(config.cwd)
     changed = "Files may have changed since then: read them again before you change them."

@@ -86,7 +86,7 @@ async def running_callbacks(callbacks: Callbacks | None, session: Session) -> As
     lock = asyncio.Lock()
 
     async def answer(question: AnyQuestion, callbacks: Callbacks) -> None:
-        async with lock:
+        async with lock:  # the caller gets one question at a time
             try:
                 op = await callbacks.decide(question)
             except BaseException as error:
