@@ -171,7 +171,7 @@ class SecretValues:
         with self._lock:
             self._git = find_git(self._environment.get("PATH", ""), tuple(roots))
             self._files = dict(self._read_files(files))
-            shown = set[str]()  # not masked: committed values, and those in `apart_from`, which the person opened
+            shown = set[str]()  # not to be masked: values in `apart_from`, which the person opened, and committed ones
             for file, (_, values) in self._files.items():
                 if apart_from is not None and os.path.realpath(file) == str(apart_from):
                     shown |= values
@@ -179,7 +179,7 @@ class SecretValues:
                 with suppress(OSError, subprocess.TimeoutExpired):  # the next command tries again
                     self._read_tracked_if_changed(root, state)
             all_values = set[str]().union(*(values for _, values in self._files.values()), *self._objects.values())
-            # If there are too many values, the longest are masked.
+            # If there are too many values, only the longest are masked.
             found = frozenset(sorted(all_values, key=len, reverse=True)[:MAX_VALUES])
             for root in roots:
                 with suppress(OSError, subprocess.TimeoutExpired):

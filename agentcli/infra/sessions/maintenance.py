@@ -132,7 +132,7 @@ async def redact(db: tables.Tables, session_id: str, secrets: Secrets) -> int:
     family = {str(id) for (id,) in await db.rows(_FAMILY, **names)}
     new_rows: list[tuple[int, Sequence[Any]]] = []  # by the number of the entry
     changed_sessions: set[tuple[str, float]] = set()  # by id and batch of the trash, 0 for those not in it
-    total = 0
+    total = 0  # places in the family outside the trash
     # "affected" returns the entries of the family, their copies in other sessions, and everything in the trash.
     async for n, id, trashed, *row in db.stream(tables.SQL["affected"], **names):
         redacted, places = secrets.redact_row(row)
@@ -142,7 +142,7 @@ async def redact(db: tables.Tables, session_id: str, secrets: Secrets) -> int:
         if id in family and not trashed:
             total += places
     await db.replace_bodies(new_rows)
-    if total:
+    if total:  # the person must be able to see that something is missing
         newest = (await tables.entries_of(db, session_id))[-1]
         text = f"Texts were struck out of this session in {counted(total, 'place')}."
         note = entry_now(tables.new_id(), newest.id, ContextNote(text))
