@@ -5,6 +5,7 @@ import asyncio
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -296,6 +297,7 @@ async def _answer_in_session(
     config: Config, options: argparse.Namespace, prompt: str, ending: Ending, *, stream: "InputStream | None" = None
 ) -> int:
     """Answer a prompt, or the prompts of a stream, in a session; return the exit code. Raises `UserError`."""
+    options = copy(options)  # the session may be opened again, and then with the person's flags, not the agent's
     config = claude_code_flags.apply_agent(options, config)
     takes_stream, client = stream is not None, stream.client if stream else None
     choice, store = session_choice(options), make_store(config, options, warn)

@@ -172,7 +172,7 @@ def _replace_damaged(path: Path) -> CheckReport:
     if not before.is_file_damaged:
         return before
     with (
-        tempfile.TemporaryDirectory(prefix="repair-", dir=file.parent) as folder,
+        tempfile.TemporaryDirectory(prefix="repair-", dir=file.parent, ignore_cleanup_errors=True) as folder,
         # Closed last, because closing any descriptor of a file ends all locks that this process has on it.
         file.open("r+b" if os.access(file, os.W_OK) else "rb") as damaged,
         closing(database.open_raw(file)) as db,

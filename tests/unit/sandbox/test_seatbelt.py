@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
 
 from agentcli.infra.sandbox.backends.choosing import Seatbelt, seatbelt_profile
-from agentcli.infra.sandbox.confinement import Bounds
+from agentcli.infra.sandbox.confinement import Bounds, CommandResources
 from tests.rows import each_row
 
 HOME, WS = Path("/Users/ada"), Path("/Users/ada/work")
@@ -23,14 +24,14 @@ BOUNDS = Bounds(
 )
 TMP = Path("/var/folders/x/T")
 
-_RULE = re.compile(r"^\((allow|deny) ([\w*-]+)((?:\n  .*)*?)\)$", re.MULTILINE)
+_RULE = re.compile(r"^\((allow|deny) ([\w* -]+)((?:\n  .*)*?)\)$", re.MULTILINE)
 _FILTER = re.compile(r'\((subpath|literal|regex) #?"((?:[^"\\]|\\.)*)"\)')
 
 
 def is_allowed(operation: str, path: str, bounds: Bounds = BOUNDS) -> bool:
     allowed = True
     for verb, name, filters in _RULE.findall(seatbelt_profile(bounds, tmp=TMP)):
-        if re.fullmatch(name.replace("*", ".*"), operation):
+        if any(fnmatch(operation, pattern) for pattern in name.split()):
             matches = not filters or any(
                 path == value
                 or (kind == "subpath" and path.startswith(value + "/"))
@@ -41,14 +42,40 @@ def is_allowed(operation: str, path: str, bounds: Bounds = BOUNDS) -> bool:
     return allowed
 
 
-def test_a_link_to_a_masked_folder_is_followed_and_one_in_place_of_a_granted_folder_is_not(tmp_path: Path) -> None:
-    for name in (".ssh", "granted"):
+def test_a_link_to_a_masked_folder_is_followed_and_one_in_place_of_a_granted_folder_or_the_cache_is_not(
+    tmp_path: Path,
+) -> None:
+    for name in (".ssh", "granted", "cache"):
         (tmp_path / f"real{name}").mkdir()
         (tmp_path / name).symlink_to(tmp_path / f"real{name}")
     masked, granted = (tmp_path / ".ssh",), (tmp_path / "granted",)
-    bounds = Bounds(profile="workspace-write", roots=(WS,), home=HOME, masked=masked, writable=granted)
+    cache = CommandResources(cache=tmp_path / "cache")
+    bounds = Bounds(profile="workspace-write", roots=(WS,), home=HOME, masked=masked, writable=granted, resources=cache)
     assert not is_allowed("file-read-data", f"{tmp_path}/real.ssh/id_rsa", bounds)
-    assert not is_allowed("file-write-data", f"{tmp_path}/realgranted/x", bounds)
+    for name in ("granted", "cache"):
+        assert is_allowed("file-write-data", f"{tmp_path}/{name}/x", bounds)
+        assert not is_allowed("file-write-data", f"{tmp_path}/real{name}/x", bounds)
+    assert not is_allowed("file-write-unlink", f"{tmp_path}/cache", bounds)
+    assert is_allowed("file-write-unlink", f"{tmp_path}/cache/x", bounds)
+
+
+def test_masked_links_to_what_every_command_needs_are_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "history").symlink_to("/dev/null")
+    (tmp_path / "above").symlink_to("..")
+    (tmp_path / ".env").symlink_to("/usr")
+    masked = (tmp_path / "history", tmp_path / "above", tmp_path / ".env")
+    bounds = Bounds(profile="workspace-write", roots=(tmp_path,), home=HOME, masked=masked)
+    assert is_allowed("file-write-data", "/dev/null", bounds)
+    assert is_allowed("file-read-data", f"{tmp_path}/a", bounds)
+    assert is_allowed("file-read-data", "/usr/bin/env", bounds)
+
+
+def test_the_temporary_folder_is_usable_although_it_is_in_the_masked_state() -> None:
+    bounds = Bounds(profile="workspace-write", roots=(WS,), home=HOME, masked=(TMP.parent,))
+    for operation in ("file-read-data", "file-write-data"):
+        assert is_allowed(operation, f"{TMP}/x", bounds)
+        assert not is_allowed(operation, f"{TMP.parent}/x", bounds)
+    assert not is_allowed("file-write-unlink", str(TMP), bounds)
 
 
 @pytest.mark.parametrize("path", [

@@ -347,7 +347,7 @@ def test_no_command_begins_while_what_a_killed_session_left_is_put_back(
     def put_back(folder: Path) -> Reverts:
         begun.set()
         may_end.wait(5)
-        order.append("put back")
+        order.append("reverted")
         return Reverts()
 
     async def begin_commands() -> None:
@@ -361,7 +361,7 @@ def test_no_command_begins_while_what_a_killed_session_left_is_put_back(
 
     monkeypatch.setattr(snapshot, "clean_up_killed_sessions", put_back)
     result_of(sandbox, begin_commands())
-    assert order == ["put back", "ready"]
+    assert order == ["reverted", "ready"]
 
 
 _SERVER = """

@@ -196,7 +196,7 @@ _IN_GIT_FOLDER = ("hooks", "config", "config.worktree", "info", "commondir", "gi
 
 
 class Seatbelt(Confinement):
-    """`tmp` is the person's TMPDIR, which commands share."""
+    """`tmp` is the TMPDIR of all commands."""
 
     name = "seatbelt"
 
@@ -211,7 +211,7 @@ class Seatbelt(Confinement):
     def limits(self, bounds: Bounds) -> tuple[str, ...]:
         return (
             "Processes that a command leaves behind are not ended with it.",
-            "Commands share your temporary folder and can see your other processes.",
+            "Commands share one temporary folder and can see your other processes.",
             NO_HOSTS,
         )
 
@@ -220,6 +220,7 @@ def seatbelt_profile(bounds: Bounds, *, tmp: Path) -> str:
     """Return the rules that enforce the bounds of a command; the last rule that matches wins."""
     may_write = bounds.profile == "workspace-write"
     granted = (*bounds.roots, *bounds.writable) if may_write else ()
+    cache, masked = [*filter(None, (bounds.resources.cache,))], _masked_filters(bounds)
     rules = [
         "(version 1)",
         "(allow default)",
@@ -231,15 +232,35 @@ def seatbelt_profile(bounds: Bounds, *, tmp: Path) -> str:
         "(deny process-info* (target others))",
         "(deny file-write*)",
         _rule("allow file-write*", [f"(literal {_quote(device)})" for device in _DEVICES]),
-        _rule("allow file-write*", _subpaths(granted)),
-        _rule("allow file-write*", _subpaths([tmp, *filter(None, (bounds.resources.cache,))], follows_links=True)),
+        _rule("allow file-write*", _subpaths([*granted, *cache])),
         *(_protection_rules(bounds) if may_write else ()),
-        _rule("deny file-read*", _subpaths(bounds.masked, follows_links=True)),
+        _rule("deny file-read*", masked),
         _rule("allow file-read*", _subpaths(bounds.readable_again)),
-        # Also inside what was made writable above.
-        _rule("deny file-write*", _subpaths(bounds.masked, follows_links=True)),
+        _rule("deny file-write*", masked),  # also inside what was made writable above
+        _rule("allow file-read* file-write*", _subpaths([tmp])),  # last, as it is in agentcli's masked state
+        # A command must not leave a link in their place for the next one.
+        _rule(
+            "deny file-write-unlink",
+            [f"(literal {_quote(path)})" for each in (tmp, *cache) for path in _spellings(each)],
+        ),
     ]
     return "\n".join(rule for rule in rules if rule) + "\n"
+
+
+def _masked_filters(bounds: Bounds) -> list[str]:
+    """Return filters for masked paths and for what they link to, because the system compares real paths.
+
+    Not followed are links that would deny what every command needs: to a device (`.bash_history -> /dev/null`), to a
+    folder around a root or the home, and from a root, whose files may be a stranger's, to any folder.
+    """
+    needed, followed = [str(path) for path in (*bounds.roots, bounds.home)], []
+    for path in bounds.masked:
+        real = os.path.realpath(path)
+        in_root = any(path.is_relative_to(root) for root in bounds.roots)
+        is_needed = real in _DEVICES or any(is_inside(each, real) for each in needed)
+        if not is_needed and not (in_root and os.path.isdir(real)):  # noqa: PTH112  # `real` is text
+            followed.append(Path(real))
+    return _subpaths([*bounds.masked, *followed])
 
 
 def _protection_rules(bounds: Bounds) -> list[str]:
@@ -263,10 +284,8 @@ def _protection_rules(bounds: Bounds) -> list[str]:
     return [*rules, _rule("allow file-write*", _subpaths(bounds.writable))]  # last, so it wins over the rules above
 
 
-def _subpaths(folders: Sequence[Path], *, follows_links: bool = False) -> list[str]:
-    """Return filters for folders; with `follows_links` also for their real paths, which the system compares."""
-    real = [Path(os.path.realpath(folder)) for folder in folders] if follows_links else []
-    return [f"(subpath {_quote(path)})" for folder in (*folders, *real) for path in _spellings(folder)]
+def _subpaths(folders: Sequence[Path]) -> list[str]:
+    return [f"(subpath {_quote(path)})" for folder in folders for path in _spellings(folder)]
 
 
 def _rule(action: str, filters: Sequence[str]) -> str:

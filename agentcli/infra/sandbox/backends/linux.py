@@ -253,8 +253,8 @@ class Landlock(Confinement):
 
     name = "landlock"
     weakness = (
-        "commands that may write can read secret files (agentcli asks first), change git hooks (agentcli reverts that"
-        " as they were), and change modes, times and attributes of your files anywhere (chmod, touch; not what is in"
+        "commands that may write can read secret files (agentcli asks first), change git hooks (agentcli reverts that),"
+        " and change modes, times and attributes of your files anywhere (chmod, touch; not what is in"
         " them), and no host can be opened to them"
     )
     enforces_protection = False

@@ -78,7 +78,7 @@ def _make_plan(bounds: Bounds, cwd: str, planner: "RepositoryPlanner", max_commi
                 plan.add(plan_below_root(planner.plan_git_folder, folder, number))
         if len(found) > MAX_REPOSITORIES or scan.is_partial(root):
             plan.problems.append(
-                f"{root} has too many folders or repositories: some repositories in it are not protected."
+                f"{root} has too many folders or repositories: some repositories in it may not be protected."
             )
     for folder in map(str, bounds.writable):
         if kind_of(folder) == "folder":
