@@ -51,7 +51,7 @@ class Questions:
 
     def settle(self, *, is_stopped: bool = False) -> None:
         """Close the questions that the current permissions decide, or all if the turn was stopped."""
-        stop = PolicyDecision(outcome="deny", reason="Not run: the user declined another call") if is_stopped else None
+        stop = PolicyDecision(outcome="deny", reason="Not run: another call was declined") if is_stopped else None
         for id, question in list(self.open.items()):
             decision = stop or (question.decide_now() if question.decide_now is not None else None)
             if decision is not None and decision.outcome != "ask":

@@ -193,7 +193,7 @@ async def run_calls(turn: TurnCalls, uses: Sequence[ToolUse]) -> list[Result]:
     skipped = tuple(call.use for call in calls if is_open(call))
     if skipped and not turn.is_stopped:
         turn.emit(Steered(skipped))
-    why = "the user declined another call" if turn.is_stopped else "the user sent a new message"
+    why = "another call was declined" if turn.is_stopped else "the user sent a new message"
     store(f"Not run: {why}.")
     return results
 

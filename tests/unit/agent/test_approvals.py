@@ -273,7 +273,7 @@ async def test_declining_with_stop_ends_the_turn_and_leaves_a_valid_conversation
         done = await stage.ask("Go")
         assert done.reason == "declined"
         assert stage.results["c0"].content == DECLINED
-        assert stage.results["c1"].content == "Not run: the user declined another call."
+        assert stage.results["c1"].content == "Not run: another call was declined."
         assert stage.count(QuestionEvent) == 1
         assert stage.is_valid
         again = await stage.ask("And now?")

@@ -206,6 +206,8 @@ def test_a_custom_theme_changes_only_the_colours_that_it_names() -> None:
     plain = Theme("dark")
     assert theme.code("accent") == "32"
     assert theme.code("heading1") == "1;4;38;5;196"
+    in_a_diff = Theme("dark", own_codes({"magenta": "#ff0000"}, MANY)).code("added keyword")
+    assert in_a_diff.startswith("38;5;196;48;5;")  # over the background of added lines
     assert theme.code("error") == plain.code("error")
     assert Theme("none", own_codes({"blue": "green"}, MANY)).code("accent") == ""
     assert palette_for("mine", TRUE, "light") == "light"
