@@ -283,7 +283,8 @@ async def answer_once(config: Config, options: argparse.Namespace, prompt: str, 
     stream = await open_stream(options, config)
     while True:
         try:
-            return await _answer_in_session(config, options, prompt, ending, stream=stream)
+            # A copy: if the session is opened again, the values that `--agent` sets must not pass for the person's.
+            return await _answer_in_session(config, copy(options), prompt, ending, stream=stream)
         except ControlRequested as late:  # an Agent SDK's first line came too late: open the session again with it
             stream.lines.put_back(late.line)
             stream = stream_of(stream.lines, late.line, options, config)
@@ -297,7 +298,6 @@ async def _answer_in_session(
     config: Config, options: argparse.Namespace, prompt: str, ending: Ending, *, stream: "InputStream | None" = None
 ) -> int:
     """Answer a prompt, or the prompts of a stream, in a session; return the exit code. Raises `UserError`."""
-    options = copy(options)  # the session may be opened again, and then with the person's flags, not the agent's
     config = claude_code_flags.apply_agent(options, config)
     takes_stream, client = stream is not None, stream.client if stream else None
     choice, store = session_choice(options), make_store(config, options, warn)
