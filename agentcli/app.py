@@ -109,7 +109,7 @@ class Builder:
             state.conversation.queue.follow_ups.clear()  # queued in an earlier process: only a person sends them now
         info = self.models.info(state.model.name)  # a wrong name fails now, not after the first prompt
         self.models.provider(state.model.name)
-        # The next request gets the reminders that a resumed conversation lacks, and one if plan mode is on or off now.
+        # The next request gets the reminders that a resumed conversation lacks, and one if plan mode has changed.
         state.notes.extend(new_reminders(self.prefixes.reminders(workspace, info), state))
         state.add_mode_note()
         nested = self.prefixes.nested_instructions()
@@ -149,7 +149,7 @@ class Builder:
     def _runtime(
         self, calls: SessionCalls, log: SessionLog, watch: ContextWatch, steps: list[Callable[[], TurnStep]]
     ) -> Runtime:
-        """Return all that the loop of a session works with, with the limits of the settings and the caller's parts."""
+        """Return the services and limits that a session's loop uses, from the settings and from the caller's parts."""
         settings, limits, parts = self.config.settings, self.config.settings.limits, self._options.parts
         context = structs.replace(
             parts.context,
@@ -247,13 +247,13 @@ class Builder:
         )
 
     def _watch(self, state: AgentState, workspace: Workspace, nested: NestedInstructions | None) -> ContextWatch:
-        """Return the watch that compacts a conversation before the window is full; also let `recall` search its log."""
+        """Return the watch that compacts a conversation in time; also let `recall` search the conversation's log."""
         settings, conversation = self.config.settings.compaction, state.conversation
 
         def reminders_to_carry(info: ModelInfo) -> Sequence[User]:
             """Return the reminders that each compaction repeats, because it replaces the messages that had them."""
             reminders = [*self.prefixes.reminders(workspace, info), *carried_reminders(conversation.path)]
-            if nested is not None:  # finds instruction files of folders: add those that none of these reminders has
+            if nested is not None:  # add the instruction files of folders that none of these reminders contains
                 carried_text = "".join(one.text for one in reminders)
                 if reminder := nested.read_again(conversation, carried_text).to_reminder():
                     reminders.append(reminder)
@@ -278,7 +278,7 @@ class Builder:
                 summaries=Summaries(
                     settings=settings,
                     choose_writer=choose_summary_model,
-                    paid=watch.paid,  # by now the session's own: it was made after the watch
+                    paid=watch.paid,  # `session.record_cost` by now, because the session exists when this is called
                     cache=cache,
                     budgets=state.budgets,
                 ),

@@ -123,7 +123,7 @@ def _import_providers(draft: Draft, source_key: str, providers: Any) -> None:
         values = dict(provider) if isinstance(provider, Mapping) else {}
         if isinstance(options := values.pop("options", None), Mapping):
             values |= options
-        # opencode's reference to a variable is no key, so it becomes the name of the variable, as Codex has it.
+        # In opencode, `apiKey` may refer to an environment variable. Import the variable's name, as Codex stores it.
         if variable := re.fullmatch(r"\{env:([A-Za-z_]\w*)\}", str(values.get("apiKey"))):
             values["env_key"] = variable[1]
             del values["apiKey"]

@@ -31,7 +31,7 @@ _MIN_ADDRESS_SPACE = 128 * 1024 * 1024  # bytes; a session with a few calls take
 
 
 def run(arguments: list[str], signals: Sequence[int]) -> int:
-    """Run the program, report errors, also those of stdout, and return the exit code. `signals` came during imports."""
+    """Run the program, report errors, and return the exit code. `signals` are those that came during the imports."""
     use_locale_encoding()
     LenientStderr.install()
     try:
@@ -49,7 +49,7 @@ def run(arguments: list[str], signals: Sequence[int]) -> int:
         if error is not out.failure:  # not an error of stdout, so it is unexpected
             raise
         code = 1
-    # A failure that was caught before it got here, such as by a front end, fails the run as well.
+    # A failure of stdout fails the run even if other code, such as a front end, has caught it.
     if out.failure is None:
         return code
     if not isinstance(out.failure, BrokenPipeError):  # no message if the reader, such as `head`, has closed the pipe
@@ -119,7 +119,7 @@ def _run_session(options: argparse.Namespace, ending: "Ending") -> int:
         from agentcli.cli.session_import import import_for_resume
 
         options.resume = import_for_resume(config, options)
-    # Only a run that stores no session may do without a state folder of its own, such as in a read-only home.
+    # Only a run that stores no session can use a temporary state folder, for example if the home is read-only.
     with _with_writable_state(config) if options.no_session else nullcontext(config) as config:
         if not has_screen:
             from agentcli.cli.session_opener import answer_once

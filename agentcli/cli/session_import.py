@@ -158,7 +158,7 @@ def _reply_blocks(content: Any) -> Iterator[Block]:
 
 
 def _read_codex(lines: list[dict[str, Any]]) -> OtherTranscript:
-    """Read a log of Codex: all messages or, after a compaction, those that the newest one carried on and later ones."""
+    """Read a log of Codex: all messages or, after a compaction, those that it carried over and later ones."""
     transcript = OtherTranscript(program="Codex")
     provider = "openai"
     for line in lines:

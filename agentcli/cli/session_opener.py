@@ -166,8 +166,8 @@ async def open_for_client(
 ) -> OpenSession:
     """Open a session for an editor or for a client of the server. Raises `UserError`.
 
-    For a stored session, the server passes the model that it noted last. If that can no longer be used, the session
-    continues with the default one.
+    For a stored session, the server requests the model that it noted last. If that model can no longer be used, the
+    session continues with the default model.
     """
     editor, how = request.editor, request.how
     config = await asyncio.to_thread(config_for, options, request.cwd, editor.folders)
@@ -202,7 +202,7 @@ async def open_for_client(
                 raise
             on_notice(f"session {request.id} continues with another model: {error}")
             model = ""
-        # An editor's session goes on with the conversation's model. A server's, without such a note, takes the default.
+        # Without a usable noted model, a server's session gets the default; an editor's keeps the conversation's model.
         if is_server and request.id and not model:
             model = await builder.models.default()
         session = await builder.build_session(choice, model=model)
@@ -283,7 +283,7 @@ async def answer_once(config: Config, options: argparse.Namespace, prompt: str, 
     stream = await open_stream(options, config)
     while True:
         try:
-            # A copy: if the session is opened again, the values that `--agent` sets must not pass for the person's.
+            # A copy: if the session is opened again, the values that `--agent` sets must not look like the person's.
             return await _answer_in_session(config, copy(options), prompt, ending, stream=stream)
         except ControlRequested as late:  # an Agent SDK's first line came too late: open the session again with it
             stream.lines.put_back(late.line)

@@ -265,7 +265,7 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
                 is_stored = await terminal.choose(f"{health.detail}.", choices) == 0
                 return await self._use_key(provider, key, health, is_stored=is_stored)
             self.on_notice(health.detail)
-            if health.is_reached and key != rejected:  # no list yet: another key pasted there would be visible
+            if health.is_reached and key != rejected:  # ask again first: in a list, a pasted key would be visible
                 rejected = key
                 question = "This key does not work. Paste another, or this one again to use it anyway."
                 continue

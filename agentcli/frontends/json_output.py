@@ -134,7 +134,7 @@ class JsonOutput:
             case events.UsageReported(usage):
                 self._message_usage = usage
             case events.TurnEnded(_, stop_reason, model):
-                if not self._is_in_message:  # an empty reply sends no start
+                if not self._is_in_message:  # an empty reply comes without `ReplyStarted`
                     self._start_message(model)
                 self._end_message(stop_reason)
             case events.TurnStarted() | events.Done() | events.TurnFailed() if self._is_in_message:

@@ -109,10 +109,10 @@ def strict_form(schema: Schema) -> Schema:
         strict["anyOf"] = [{"$ref": strict.pop("$ref")}]
     elif choices := schema.get("anyOf") or schema.get("oneOf"):
         strict["anyOf"] = [strict_form(choice) for choice in choices]
-    if "enum" in strict and "type" not in strict:  # msgspec names no type of a `Literal`
+    if "enum" in strict and "type" not in strict:  # msgspec gives no type for a `Literal`
         types = sorted({_TYPES[type(value)] for value in strict["enum"]})
         strict["type"] = types if len(types) > 1 else types[0]
-    if "items" in schema or "prefixItems" in schema:  # `prefixItems` are those of a tuple; any order is accepted here
+    if "items" in schema or "prefixItems" in schema:  # `prefixItems` are a tuple's; here they may be in any order
         strict["items"] = strict_form(schema.get("items") or {"anyOf": schema["prefixItems"]})
     if "properties" in schema:
         strict |= _object({name: strict_form(part) for name, part in schema["properties"].items()})

@@ -65,7 +65,7 @@ class PromptOrder:
             await asyncio.sleep(0)
         acquiring = asyncio.ensure_future(self._lock.acquire())
         try:
-            while not acquiring.done():  # check again and again if the caller still reads the stream that has the lock
+            while not acquiring.done():  # check repeatedly if the stream that has the lock is still read
                 if self._busy_since and time.monotonic() - self._busy_since > UNREAD_TIMEOUT_S:
                     raise UsageError(
                         "A stream is still open. Read it to its end, or close it (contextlib.aclosing), before the "

@@ -81,8 +81,8 @@ class ProviderKeys:
     def credentials(self, provider: str) -> tuple[Key, Key]:
         """Return a provider's key, or the command that prints it, and its bearer token. Raises `ConfigError`.
 
-        A key helper of the settings comes first, then a key typed in this session, then the key and the token of the
-        environment, at last a stored key.
+        A key typed in this session comes first, then the key and the token in the environment, then the key helper of
+        the settings, then a stored key.
         """
         config = self._config
         if self._uses_helper(provider):

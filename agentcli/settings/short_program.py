@@ -72,7 +72,7 @@ async def run_short_program(
     with _open_file_with(stdin) if stdin else nullcontext() as input_file:
         start = partial(asyncio.get_running_loop().subprocess_exec, env=environment, cwd=cwd, start_new_session=True)
         starting = asyncio.ensure_future(start(lambda: program, *argv, stdin=input_file or asyncio.subprocess.DEVNULL))
-        # If the caller is cancelled, finish the start before the program is killed below: cancelling the start would
+        # If the caller is cancelled, finish the start, then kill the program below: cancelling the start itself would
         # wait for the program's children, too.
         cancelled: asyncio.CancelledError | None = None
         while not starting.done():

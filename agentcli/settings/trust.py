@@ -179,7 +179,8 @@ def is_folder_trusted(paths: Paths, folder: Path) -> bool:
 def _all_below(folder: Path, root: Path, *, is_strict: bool = False) -> Iterator[Path]:
     """Yield the files below a folder; links are followed within `root`.
 
-    With `is_strict`, a folder that is too large or cannot be read is an `OSError`; otherwise it is left out.
+    With `is_strict`, raises `OSError` for an unreadable folder, or if there are too many entries in all. Otherwise such
+    folders are left out.
     """
     real_root = os.path.realpath(root)
     waiting, visited, entry_count = [folder], set[str](), 0

@@ -135,7 +135,7 @@ def make_sandbox(
     """Return the sandbox of a session in `folders`, the working directory first.
 
     `programs` returns the programs in some folders that hooks or MCP servers run, so that commands may not change them.
-    Commands have a cache folder for each project. They can neither write agentcli's own folders nor read secret files.
+    Commands have a cache folder for each project.
     """
     from agentcli.infra.sandbox.local import LocalSandbox
     from agentcli.infra.sandbox.session_confinement import CommandLimits, SessionFolders

@@ -96,7 +96,7 @@ def set_setting(
     parts, cwd, paths = write.key_parts(key), current_folder(), find_paths(os.environ.get("AGENTCLI_HOME"))
     parsed = write.parse_value(value, parts)
     file = paths.user_config if scope == "user" else project_root(cwd) / project_trust.PROJECT_FILES[scope]
-    if scope != "user":  # a project must not set what is the person's alone, nor may its file be a link to elsewhere
+    if scope != "user":  # a project must not set personal settings, and its file must not be a link out of it
         if personal := personal_keys(nested(parts, parsed)):
             raise UsageError(project_refusal(personal[0], paths))
         _require_within(file, project_root(cwd))
@@ -150,11 +150,11 @@ def review_project(config: Config, on_notice: Callable[[str], None]) -> ProjectR
     hooks = list[HookSpec]()
     try:  # reading the hooks adds the programs they run to `programs`
         hooks = Hooks(Plugins(config=trusted, on_notice=on_notice), programs).specs
-    except ConfigError as error:  # no obstacle: a broken file runs nothing, and once repaired must be trusted again
+    except ConfigError as error:  # a broken file runs nothing, and must be trusted again once it is repaired
         on_notice(str(error))
     for server in servers:
         programs.add_server(server)
-    program_digests = programs.pins.digests_to_trust()  # of what its hooks and servers run; empty: missing
+    program_digests = programs.pins.digests_to_trust()  # of what hooks and servers run; "" for a missing file
     texts = [
         f"# {file}\n{mask(file.read_text(errors='replace'))}"
         for file in files

@@ -126,7 +126,7 @@ def _check_sandbox(subject: Subject) -> Iterator[Result]:
             fix = f'sandbox.kind is "{kind}". Set it to "auto" to use the best one.'
         elif sys.platform == "linux" and not any(program.is_file() for program in PROGRAMS):
             fix = f"Install bubblewrap: {how_to_install()}"
-        yield "warning" if confines else "problem", warning, fix  # a problem only if nothing confines commands
+        yield "warning" if confines else "problem", warning, fix
     else:
         yield "warning", warning, "Check the files that are named."
 
@@ -253,7 +253,7 @@ async def _check_servers(subject: Subject) -> list[Result]:
 
 
 async def _check_server(subject: Subject, name: str) -> list[Result]:
-    """Ask a model's server if it answers: a local one, or one at an address that the person set, if it has a key."""
+    """Check that a model's server answers, if it is local, or if the person set its address and any key it needs."""
     models, (provider, model) = subject.models, split_name(name)
     server, setting = subject.config.settings.providers.get(provider), f"providers.{provider}.base_url"
     from_environment = subject.config.environment.get(_ADDRESS_VARIABLES.get(provider, ""), "")

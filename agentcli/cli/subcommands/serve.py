@@ -73,7 +73,7 @@ def run(arguments: list[str]) -> int:
         if sys.stderr.isatty() and not options.socket:
             warn(f"the page, with its token: {address['url']}/#token={token}")
 
-    socket_status = Path(options.socket).lstat() if options.socket else None  # shows below if it is still this server's
+    socket_status = Path(options.socket).lstat() if options.socket else None
     try:
         return serve(worker, options.workers, on_ready=announce)
     finally:
@@ -267,8 +267,8 @@ def _work_in_child(worker: Worker, on_ready: Callable[[], Any], parent: int) -> 
 async def _work(worker: Worker, on_ready: Callable[[], Any], parent: int | None = None) -> int:
     """Serve in this process until a signal arrives, or until `parent`, the read end of a pipe, reports end of file.
 
-    That is when the parent process has ended. Clients connect to the worker's listener, the server's other processes to
-    an inner socket: a request for a session goes to the process that has it open.
+    The pipe ends when the parent process ends. Clients connect to the worker's listener. The server's other processes
+    connect to an inner socket, to forward requests to the process that has the session open.
     """
     from agentcli.frontends.http.hosting import Hosting  # needs the extra, as the next two do
     from agentcli.frontends.http.requests import Guard

@@ -285,7 +285,7 @@ def usage_app(
 
 
 def _print_usage(usage: UsageCollector, *, is_of_session: bool) -> None:
-    """Print the costs in all, by day, model and user, and the calls of each tool."""
+    """Print the cost in total, by day, by model and by user, and the calls of each tool."""
     total = usage.total
     retries = f", {counted(total.retries, 'retry', 'retries')}" if total.retries else ""
     sessions = "" if is_of_session else f" in {counted(len(usage.sessions), 'session')}"

@@ -286,7 +286,7 @@ class CommandExplainer:
         }
 
     def _explain_segment(self, segment: Segment, facts: CallFacts, problem: str) -> dict[str, Any]:
-        """Return the verdict on a segment of a command as if it were all of it, with the `problem` of the whole."""
+        """Return the verdict on a segment as if it were the whole command, but with the whole command's `problem`."""
         analysis = CommandAnalysis(
             segments=(segment,),
             verdict=segment.verdict,
@@ -296,7 +296,7 @@ class CommandExplainer:
         )
         arguments = self._bash.parse({"command": segment.text})
         matches = find_matches(msgspec.structs.replace(facts, arguments=arguments, command=analysis), self._rules)
-        # A block or a deny rule wins, so these come first; then a segment that only reads needs no rule that allows it.
+        # Blocks and deny rules come first, because they win. A segment that only reads needs no allow rule.
         if segment.verdict == "block":
             verdict, reason = "block", segment.reason
         elif matches.deny is not None:

@@ -57,7 +57,7 @@ def make_command(direction: Direction, help: str) -> typer.Typer:
         turn = result.turn and result.turn.number
         is_done = result.is_wanted and result.is_complete  # not wanted: only listed, or the person said no
         print_answer({"session_id": id, "turn": turn, "files": files, "done": is_done}, result.text, as_json=json)
-        # 1: there is nothing to undo or redo, or not all of it can be; an empty list is no failure.
+        # Exit with 1 if nothing can be undone or redone, or not all of it. With `--list`, an empty list is no failure.
         has_nothing_to_list = only_list and result.turn is None
         raise typer.Exit(0 if result.is_complete or has_nothing_to_list else 1)
 

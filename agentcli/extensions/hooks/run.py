@@ -71,8 +71,9 @@ def answer_of_command(spec: HookSpec, exit_code: int, stdout: str, stderr: str) 
 def parse_output(spec: HookSpec, text: str) -> EventAnswer:
     """Return the answer of a hook that succeeded: the JSON objects at the beginning of lines, or else plain text.
 
-    An object behind other text is an answer only if it has one of the keys of answers, because the hook's programs may
-    print JSON, too. An object that cannot be read may have been a denial, so it counts as a failure of the hook.
+    An object after other text is an answer only if it has a key of answers, because programs that the hook runs may
+    print JSON, too. An object that cannot be read may have been a denial, so it counts as a failure of the hook, unless
+    it can be a part of the plain text.
     """
     takes_text = spec.event in _PLAIN_TEXT_EVENTS  # such text may contain JSON that is no answer
     if spec.event in EVENTS_ABOUT_DECISIONS and (bare := _bare_answers(spec, text)):
@@ -230,7 +231,7 @@ class RunningHooks(msgspec.Struct, kw_only=True):
         problem = (f"Hook {event}: {answer.problem}.",) if answer.problem else ()
         for notice in (*answer.notices, *problem):
             context.publish(Notice(notice, agent_id=agent_id))
-        if call is not None and answer.input is not None:  # a hook changed arguments, maybe under another agent's names
+        if call is not None and answer.input is not None:  # changed arguments, perhaps under Claude Code's names
             answer = msgspec.structs.replace(answer, input=own_input(call.name, answer.input, arguments))
         return msgspec.structs.replace(answer, reason=context.mask(answer.reason), context=context.mask(answer.context))
 

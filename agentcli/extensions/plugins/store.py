@@ -152,7 +152,7 @@ class PluginStore:
 
     @contextmanager
     def staged(self, name: str) -> Iterator[Plugin]:
-        """Yield the plugin NAME or NAME@MARKETPLACE in a new folder, to look at; only `install` keeps the folder."""
+        """Yield the plugin NAME or NAME@MARKETPLACE in a new folder for review, which only `install` keeps."""
         name, _, marketplace = name.partition("@")
         marketplace = marketplace or self._marketplace_with(name)
         with self._repository(self.marketplace(marketplace).source) as repository, self._new_folder() as new:

@@ -303,8 +303,8 @@ class ChildSessions(Struct, frozen=True, kw_only=True):
     async def make(self, run: AgentRun) -> Session:
         """Return the session of a subagent, ready for its task. Raises `UserError` and `ToolError`.
 
-        It has the parent's sandbox, mode and rules, and spends from the budgets of the parent's turn. Its own are the
-        log, the conversation with its compaction, the files that it has seen, and its shell's folder.
+        The subagent starts in the parent's mode, shares its sandbox and rules, and spends from the budgets of its turn.
+        It has its own log, conversation, compaction, record of the files that it has seen, and shell folder.
         """
         runtime, parent, call = self.parent.runtime, self.parent.state, run.call
         tools = self._allowed_tools(runtime.calls.tools, run)
@@ -318,9 +318,9 @@ class ChildSessions(Struct, frozen=True, kw_only=True):
         state.meter = _ChargingMeter(call.turn)  # the parent's turn pays
         if not entries:  # a new subagent; in the log of a resumed one, the reminders are there already
             state.notes.extend(self.context.first_reminders(workspace, self.models.info(state.model.name)))
-        state.add_mode_note()  # tells it of plan mode, which the parent may have changed before it resumes this one
+        state.add_mode_note()  # for a resumed subagent: the parent's mode may have changed since its last run
         instructions = self.context.nested_instructions()
-        watch = self.context.watch(state, workspace, instructions)  # compacts its conversation when it gets too long
+        watch = self.context.watch(state, workspace, instructions)
         delegates = runtime.calls.delegates
         calls = SessionCalls(
             services=replace(runtime.calls.services, workspace=workspace),

@@ -96,7 +96,7 @@ class AcpAgent:
                 self._sessions[id].cancel()
 
     async def _answer(self, method: str, request: messages.AcpMessage) -> dict[str, Any]:
-        """Carry out a client's request, and return the result to send; it is empty for most methods."""
+        """Carry out a client's request, and return its result, which is empty for some methods."""
         match request:
             case messages.Initialize():
                 return self._initialize(request)
@@ -165,7 +165,7 @@ class AcpAgent:
         new_id = opened.session.id
         try:
             models = await opened.opener.list_models(with_key=True)
-            # If there is no model to choose, a new session needs one that can be used; a stored one can still be read.
+            # If no other model can be chosen, that of a new session must work. A stored session can still be read.
             if not id and not models:
                 opened.opener.check_model(opened.session.snapshot().model)
         except BaseException:

@@ -286,9 +286,9 @@ class PermissionBridge:
     def _change_permissions(self, updates: Sequence[Any]) -> dict[str, Any]:
         """Apply the changes of permissions that came with a yes; return the allow rules as fields of its `Approve`.
 
-        An `Approve` can add allow rules alone, so the mode and the restricting rules are changed here. If one change
-        is invalid, none is applied: it may be a restriction that belongs to the others. Restrictions hold for this
-        session alone.
+        An `Approve` can only add allow rules, so the mode and the restricting rules are changed here. If one change
+        is invalid, none is applied: it may be a restriction that belongs to the others. Restrictions hold only for
+        this session.
         """
         mode, is_lasting = "", False  # `is_lasting`: the allow rules are for later sessions, too
         restrictions, allowed = list[tuple[Verb, Rule]](), list[str]()

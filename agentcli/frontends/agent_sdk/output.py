@@ -93,7 +93,7 @@ class ClaudeCodeOutput(JsonOutput):
             self._channel.write(translated if "uuid" in translated else {**translated, "uuid": str(uuid.uuid4())})
 
     def _translated(self, value: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """Yield Claude Code's objects for one of ours. Its fields that have no counterpart here get a usual value."""
+        """Yield Claude Code's objects for one of ours. Fields for which we have no value get a usual one."""
         match value:
             case {"type": "assistant" | "user", "message": message}:
                 content = [self._translated_block(block) for block in message["content"]]

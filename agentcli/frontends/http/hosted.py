@@ -73,7 +73,7 @@ class HostedSession:
         self._restore_queue()
         self._writer.change_note(model=snapshot.model, mode=snapshot.mode, entries=len(conversation.entries))
         self._follower = asyncio.create_task(self._follow(session.subscribe_batches()))
-        # If no owner was killed and no turn runs, an open turn ran in a terminal, without this stream, and has ended.
+        # If no owner was killed and no turn runs, the open turn ended in a terminal, which does not write the stream.
         self._writer.change_note(is_turn_open=is_turn_open and (was_running or session.is_busy))
         # A kill may have left calls that did not start, a prompt without a reply, or a part of an answer.
         lacks_reply = conversation.unstarted_calls or is_unanswered(conversation) or partial_answer(conversation)
@@ -95,8 +95,8 @@ class HostedSession:
     def _missing_objects(self, missing: Sequence[Entry]) -> tuple[list[dict[str, Any]], bool]:
         """Return the objects of entries that the stream lacks, and True if a turn is open at the log's end.
 
-        A prompt that the note has in its queue, with the same hash, began a turn with the `stream_id` noted for it. If
-        it did so before the result of the previous turn was sent, that result is among the objects.
+        A prompt whose hash is in the note's queue began a turn with the `stream_id` that the queue has for it. If the
+        result of the previous turn was not sent before that, the objects include this result.
         """
         entries = self._session.snapshot().conversation.entries
         objects: list[dict[str, Any]] = []
@@ -229,8 +229,8 @@ class HostedSession:
     ) -> str:
         """Accept and store a message, and return the `stream_id` of its turn. Raises `UserError`.
 
-        A command runs at once. A prompt that `steers` joins the running turn, if there is one; any other begins a turn
-        with the given `stream_id`, at once or when the running one ends.
+        A command runs at once. With `steers`, a prompt joins the running turn, if there is one. Otherwise the prompt
+        begins a turn with the given `stream_id`, at once or when the running turn ends.
         """
         self.last_used = time.monotonic()
         async with self._accepting:

@@ -138,7 +138,7 @@ class Hosting:
         return self._leaving
 
     async def _leave(self) -> None:
-        """Close the sessions here, wait for the server's other processes, end the streams after their last events."""
+        """Close the sessions here, wait for the server's other processes, then end the streams."""
         own_ids = list(self.sessions)
         for session_id in own_ids:
             self.give_up(session_id)
@@ -156,7 +156,7 @@ class Hosting:
                     break
                 await asyncio.sleep(0.1)
         self._is_over = True
-        # Nothing new arrives: those who wait read what is left, after which `events_after` ends their streams.
+        # No new events will come. Wake the readers that wait: they read the rest, then `events_after` ends the streams.
         for task in self._waiting_readers:
             task.cancel()
         deadline = time.monotonic() + READERS_TIMEOUT_S

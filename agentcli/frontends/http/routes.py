@@ -167,8 +167,8 @@ class Routes:
     ) -> Response:
         """Submit a request to the session here, or forward it to the server that owns it. Raises `UserError`.
 
-        While the owner changes or is not reached, try again: a dead owner's lease ends meanwhile. After an
-        owner that broke off, only a request that `is_repeatable` is sent again; others might be carried out twice.
+        Tries again while the owner changes or cannot be reached, because the lease of a dead owner expires. If the
+        connection to an owner breaks, only a request that `is_repeatable` is sent again: others might run twice.
         """
         deadline = time.monotonic() + _OWNER_TIMEOUT_S
         while True:

@@ -98,7 +98,7 @@ class Console:
     async def run(self, load: Callable[[], Awaitable[ConsoleView]]) -> int:
         """Show the input, then `load` the view that takes over; return the exit code. Raises the view's errors."""
 
-        def begin_loading(_: Any) -> None:  # after the first frame, which so does not wait for the view's imports
+        def begin_loading(_: Any) -> None:  # after the first frame, so that it need not wait for imports
             if self._loading is None:
                 self._loading = asyncio.ensure_future(self._load(load))
 

@@ -169,7 +169,7 @@ class TerminalController(OpenerHost):
             case events.ApprovalSettled(id):
                 self._close_question(id)
             case events.ToolFinished(id, name):
-                self._close_question(id)  # it has the id of the call, which may end before the answer
+                self._close_question(id)  # a question has the id of its call, which may end unanswered
                 if name == "bash":  # it may have switched the branch, which the status line shows
                     self._status.refresh()
             case events.EntryStored(Entry(body=Retracted(ids))):

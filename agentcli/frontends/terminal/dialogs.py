@@ -259,8 +259,9 @@ class Dialogs:
     def press(self, key: str) -> None:
         """Apply a key that is no character to the first question, or to the review of its hunks or plan.
 
-        Enter answers only if it was meant to: not just after other keys were typed. While a part of the question is
-        unread, the arrows print more of it; then they move between the choices, or page through the review.
+        Enter answers only if it was meant to: not just after a draft was set aside or the question appeared. While a
+        part of the question is unread, Down, PageDown and End print more of it; later, Up and Down move between the
+        choices. In a review, PageUp, PageDown and End scroll.
         """
         panel, step = self._panels[0], _STEPS.get(key, 0)
         self._console.hint.show("", 0.0)  # removes the last hint
@@ -280,7 +281,7 @@ class Dialogs:
             case "left" | "right":
                 panel.select_rule(step)
             case "down" | "pagedown" | "end" if panel.unread and panel.review is None:
-                # `step` rows more: one for the arrow, all for End; 0 means as many as fit into the window.
+                # The arrow prints one more row, End prints all, and PageDown (0) as many as fit into the window.
                 self._print_preview(panel, panel.unread, 0 if key == "pagedown" else step)
             case "up" | "down" if not panel.unread or panel.review is not None:
                 panel.move(step)
@@ -308,7 +309,7 @@ class Dialogs:
                 self._controller.spawn(self._edit_plan(panel))
             case "hunks" | "comments":
                 panel.start_review(choice)
-                self._ignore_answers()  # nobody can have read its first hunk or line yet
+                self._ignore_answers()  # nobody can have read the first hunk or line yet
             case "back":
                 panel.end_review()
             case _ if panel.review is not None:

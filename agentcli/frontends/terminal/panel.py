@@ -202,7 +202,7 @@ class QuestionPanel:
         elif isinstance(question, events.PlanApproval):
             # The plan itself is on the screen; the mode in which it will be carried out is not.
             subject = MODE_TEXTS[parse_mode(answer.mode or question.next_mode)].name if answer.allowed else ""
-            comment = "" if answer.allowed else comment  # with a yes, it is the plan as edited
+            comment = "" if answer.allowed else comment  # with a yes, it is the plan, edited or with comments
         elif answer.scope != "once":
             yes += f", and allowed{_SCOPES[answer.scope]}"
         if answer.allowed and answer.hunks is not None:

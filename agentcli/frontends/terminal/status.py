@@ -184,7 +184,10 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 def status_rows(
     status: Status, columns: int, *, custom: Sequence[Row] = (), hint: str = "", vi_mode: str = ""
 ) -> list[Row]:
-    """Return vi mode, hint, permission mode, figures (or `custom` rows); a narrow window drops parts from the end."""
+    """Return the rows of the status: vi mode, hint, permission mode, and figures, of which the last may not fit.
+
+    `custom` rows replace the figures. A hint that is wider than the window takes the place of everything else.
+    """
     if len(hint) > columns:  # then it takes the place of all figures
         return in_rows([("warning", hint)], columns, hang=2)
     is_mode_known = status.place.session_id or status.mode != "default"  # False until the session is open

@@ -84,8 +84,8 @@ class _Application:
     def apply(self, group: ChangeGroup) -> None:
         """Apply a group. Raises `OSError`, and `ConflictError`, where possible before anything is changed."""
         self._changes = changes = group.changes
-        paths, moved = group.paths, group.moved_root  # `moved`: a new folder that one rename brings here, or ""
-        if self._is_resumed:  # a killed call may have done a part already: only the rest is done
+        paths, moved = group.paths, group.moved_root  # `moved`: a new folder that a single rename puts in place, or ""
+        if self._is_resumed:  # a killed call may have applied a part: apply only the rest
             for path in paths:  # remove a temporary file that may be only half written
                 with contextlib.suppress(OSError), _opened_parent(changes.at(path)) as (folder, name):
                     os.unlink(self._temporary(name), dir_fd=folder)
@@ -99,7 +99,7 @@ class _Application:
         removed = [path for path in paths if path not in changes.after]
         written = [path for path in paths if path in changes.after]
         swapped = [path for path in written if changes.swaps_folder(path)]  # a file replaces a folder, or the reverse
-        for path in paths:  # all checks come before the first change
+        for path in paths:  # check all paths before the first change
             self._require_unchanged(path)
         for path in (*removed, *swapped):
             self._require_nothing_else_in(path)

@@ -208,7 +208,8 @@ class _Scan:
     def _record(self, folder: str, name: str, status: os.stat_result, before: _KnownEntry | None) -> _KnownEntry | None:
         """Return the record of an entry that is new or was touched, and add its change to the differences.
 
-        An entry that is skipped, a mount point or just gone keeps its old record: this scan does not report it.
+        An entry that is skipped, is a mount point or was just removed keeps its old record, if it has one: this scan
+        reports no change. A socket, a device and an ignored new entry that is too large get no record.
         """
         state, path, kind, is_new = self._state, joined(folder, name), kind_of(status), before is None
         if kind is None:  # a socket or a device
@@ -231,7 +232,7 @@ class _Scan:
         if is_new and is_ignored and kind == "file":
             ignored_files, ignored_bytes = self._ignored_totals
             self._ignored_totals = ignored_files + 1, ignored_bytes + now.size
-        if is_new and self._was_there(folder, path, status):  # it only was not covered before: it is no change
+        if is_new and self._was_there(folder, path, status):  # it was just not covered before, so it is no change
             if kind == "folder":
                 self._newly_covered.add(path)
         elif before is None or before.state != now:

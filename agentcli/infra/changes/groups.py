@@ -53,7 +53,7 @@ def group_changes(changes: ChangeSet, *, name_of: Callable[[str], str], diff_lim
     paths_by_group: dict[str, list[str]] = {}  # of each group of several paths, by its outermost one
     groups: list[ChangeGroup] = []
     for path in paths:
-        is_implied = path in counts and _is_made_or_removed_folder(path, changes)  # changes in it show that
+        is_implied = path in counts and _is_made_or_removed_folder(path, changes)  # by the changes in the folder
         if (group_path := _large_group_around(path, changes, large_folders)) is not None:
             paths_by_group.setdefault(group_path, []).append(path)
         elif not is_implied:
@@ -157,7 +157,7 @@ def _summary(path: str, changes: ChangeSet, name: str, diff_limit: DiffLimit) ->
     else:
         kind = "mode" if _differs_only_in_mode(before, after) else "changed"
     diff_and_hunks = ("", 1) if kind == "mode" else _diff(name, before, after, diff_limit)
-    diff, hunks = diff_and_hunks or ("", 1)  # without a diff it can only be applied as a whole
+    diff, hunks = diff_and_hunks or ("", 1)  # a change without a diff can only be applied as a whole
     is_executed = is_auto_executed(PurePath(path))
     notes: list[str] = []
     if after is not None and after.kind == "link":
@@ -203,7 +203,7 @@ def _summary_of_many(path: str, changes: ChangeSet, paths: list[str], name: str)
     entries = {inner: changes.after.get(inner) or changes.before[inner] for inner in paths}
     files = [entry for entry in entries.values() if entry.kind != "folder"]
     notes: list[str] = []
-    if not is_git and not is_gone:  # programs and links that are written deserve a note, git's own files do not
+    if not is_git and not is_gone:  # written programs and links get a note, but not those in a `.git`
         written = {inner.removeprefix(f"{path}/"): entry for inner, entry in entries.items() if inner in changes.after}
         notes += _counting_notes("executable", [inner for inner, entry in written.items() if _is_program(entry)])
         links = [f"{inner} → {entry.target}" for inner, entry in written.items() if entry.kind == "link"]

@@ -185,7 +185,7 @@ class Recorder(msgspec.Struct, eq=False, kw_only=True, dict=True):
         Return False if an index cannot be refreshed; later calls do not try it again.
         """
         mark = mark or next(reversed(self._open_marks), None)
-        edited, self._edited = self._edited, {}  # by path, the states in which calls that named their files left them
+        edited, self._edited = self._edited, {}  # by path: its state after a call that named it
         for index in self._all_indexes() if not self._problem else ():
             try:
                 differences = index.refresh()

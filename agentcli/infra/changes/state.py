@@ -320,7 +320,7 @@ class BorrowedObjects:
         settings = ("-c", setting) if user_file.strip() else ()
         # Git compared all files with their blobs before it wrote its index. A file that was touched later may differ.
         compared_ns = os.stat(index).st_mtime_ns - TICK_NS  # noqa: PTH116
-        # From here on git reads agentcli's configuration, because a repository's own can make it run programs.
+        # From here on git uses the bare repository of agentcli: the user's configuration could make it run programs.
         self._make_repository(attributes)
         with_alternates = self._isolated_environment | {"GIT_ALTERNATE_OBJECT_DIRECTORIES": objects}
         with_index = with_alternates | {"GIT_WORK_TREE": top, "GIT_INDEX_FILE": index}

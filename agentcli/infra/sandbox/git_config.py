@@ -116,7 +116,7 @@ class NamedPaths(Struct, kw_only=True):
 
 
 def find_named_paths(files: list[str], home: str, git: str) -> NamedPaths:
-    """Collect the paths to protect that git's files, or files they include, name: they may lead git to programs."""
+    """Return the paths named in git's configuration files and in files they include; these may lead git to programs."""
     found = NamedPaths()
     for file in (waiting := [*files]):  # the list grows in the loop
         text = read_small_file(file)
@@ -129,8 +129,8 @@ def find_named_paths(files: list[str], home: str, git: str) -> NamedPaths:
                 case Setting("core", "", "hookspath", str(value)) if value:
                     found.hooks.append(_expand_home(value, home))
                 case Setting("core", "", "worktree", str(value)) if value:
-                    # It counts in the repository's own files: git ignores it in included ones, and a linked worktree,
-                    # whose file is in another folder, has its own.
+                    # It counts only in the repository's own files: git ignores it in included ones. A file in another
+                    # folder is that of a linked worktree, which has a worktree of its own.
                     if file in files and Path(file).parent == Path(files[0]).parent:
                         found.worktree = str(Path(file).parent / value)
                 case Setting("extensions", "", "worktreeconfig", _):

@@ -47,7 +47,7 @@ class LocalSandbox:
         session_id: str = "",
         limits: CommandLimits = CommandLimits(),
         choose: Callable[[], Confinement] = Unconfined,  # finds the backend
-        denied: Callable[[], Callable[[Path], bool] | None] = lambda: None,  # returns the test by the rules of now
+        denied: Callable[[], Callable[[Path], bool] | None] = lambda: None,  # returns a test by the current rules
     ) -> None:
         self.confinement = SessionConfinement(
             roots,

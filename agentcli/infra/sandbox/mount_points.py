@@ -223,7 +223,7 @@ def _create(folder: int, name: str, content: bytes | None) -> bool:
         if content is None:
             os.mkdir(name, MOUNT_POINT_MODE, dir_fd=folder)
             return True
-        try:  # a file that gets its name after its content, because git must not read an empty one
+        try:  # the file has no name until it has its content, because git must not read it empty
             descriptor = os.open(".", os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o644, dir_fd=folder)
         except OSError:  # the file system does not support O_TMPFILE
             descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=folder)

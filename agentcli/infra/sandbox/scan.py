@@ -267,7 +267,7 @@ class Scan:
             tree.new.add(path, is_new=True)
         tree.unreadable.clear()
         for path in sorted(changed & known.keys()):
-            folder = self._read_folder(path, known[path].rank, before=None, tree=tree)  # it changed, whatever its stamp
+            folder = self._read_folder(path, known[path].rank, before=None, tree=tree)  # even with an equal stamp
             # If only the stamp differs, mount points appeared and disappeared, and the findings are still valid.
             if folder is None or msgspec.structs.replace(folder, stamp=known[path].stamp) != known[path]:
                 tree.findings = None

@@ -91,7 +91,7 @@ class SessionConfinement:
         self._aside = state / "put_aside"  # files that were in the way of a revert are moved here
         self._proxies: dict[frozenset[str], NetworkProxy] = {}  # by the hosts that each one allows
         self._proxy_lock = asyncio.Lock()
-        self._cleanup_note: CleanupNote | None = None  # what a kill would leave behind; made for the first command
+        self._cleanup_note: CleanupNote | None = None  # lists what a kill would leave; made for the first write
         self._snapshot: ProtectedSnapshot | None = None  # created if protected files must be reverted after commands
         self._cleanup_result: Reverts | None = None  # the result of `clean_up`; None before it ran
         self._unreported = Reverts()  # reverts of `clean_up` that the next command's result must mention
@@ -123,8 +123,8 @@ class SessionConfinement:
         used_profile = profile or limits.profile
         # A read-only command cannot write anything anyway.
         protected = () if used_profile == "read-only" else self._protected_paths(roots, below_roots[:MAX_AUTO_EXECUTED])
-        # A command that was started as read-only needs no host, so a program that a repository makes git run reaches
-        # none. If only the session is read-only (`profile` is None), the granted hosts can be reached.
+        # A command that is read-only by its own `profile` needs no host. Thus a program that a repository makes git run
+        # reaches none. If only the session is read-only (`profile` is None), the granted hosts can be reached.
         proxy = self._proxies.get(frozenset(grants.hosts)) if profile != "read-only" else None
         return confinement.Bounds(
             profile=used_profile,
@@ -198,7 +198,7 @@ class SessionConfinement:
     def launch(self, argv: Sequence[str], command: Command) -> Iterator[confinement.Launch]:
         """Confine a command. When the context has been left, its changes to protected files are reverted.
 
-        The launch's `reverts` also get those of `clean_up`, so that the command's result reports them.
+        The launch's `reverts` include those of `clean_up`, so that the command's result reports them.
         """
         assert command.profile != "own", "the person's own commands are not confined"
         cwd, profile = command.cwd, command.profile or self.limits.profile

@@ -120,7 +120,7 @@ class SessionSpans:
                 self._begin_call(agent, at_ns, id, name, arguments=self._content(as_json(arguments)))
             case events.ToolFinished(id) if not id.startswith(OWN_CALL):
                 self._end_call(agent, at_ns, event)
-            case events.SubagentStarted(_, call_id, name, task, _, model):  # its turn is a span below that call
+            case events.SubagentStarted(_, call_id, name, task, _, model):  # its turn's span is below the call's
                 agent.name, agent.model, agent.prompt = name, model, [Text(task)]
                 agent.turn = self._start(f"invoke_agent {name}", at_ns, self._subagent_calls.pop(call_id, None))
             case events.SubagentEnded(end=end):
@@ -141,8 +141,8 @@ class SessionSpans:
     def _end_turn(
         self, agent: _Agent, at_ns: int, event: _TurnEnd, reason: str, *, error: str = "", message: str = ""
     ) -> None:
-        """End the span of an agent's turn, and count the turn. `reason` is why it ended, `error` a failure's type."""
-        if agent.request is not None and (error or agent.request.was_sent):  # it had no whole reply, so it failed
+        """End the span of an agent's turn for a `reason`, with the type of an `error`; count it unless a subagent's."""
+        if agent.request is not None and (error or agent.request.was_sent):  # without a complete reply, it has failed
             self._end_request(agent, at_ns, error=error or reason)
         answer = [Text(getattr(event, "text", ""))]  # a failed turn has no text
         attributes = {
@@ -187,7 +187,7 @@ class SessionSpans:
     def _end_request(self, agent: _Agent, at_ns: int, *, reason: str = "", model: str = "", error: str = "") -> None:
         """End the open request, if there is one: send its span, and count its time, tokens and cost.
 
-        After a whole reply, `reason` is why it ended, and `model` the one that wrote it; otherwise there is an `error`.
+        After a complete reply, `reason` is why it ended, and `model` wrote it. Otherwise there is an `error`.
         """
         if (request := agent.request) is None:
             return
@@ -196,7 +196,7 @@ class SessionSpans:
         first_chunk_s = (request.reply_at - request.attempt_at) / _NS_PER_S if request.reply_at else None
         reply_attributes = {
             "gen_ai.request.stream": True,
-            "gen_ai.response.model": attributes["gen_ai.request.model"] if reason else None,  # None: no whole reply
+            "gen_ai.response.model": attributes["gen_ai.request.model"] if reason else None,  # None: no complete reply
             "gen_ai.response.finish_reasons": [reason] if reason else [],
             "gen_ai.response.time_to_first_chunk": first_chunk_s,
             **(usage_attributes(request.usage) if request.usage != Usage() else {}),

@@ -179,7 +179,7 @@ class Screen(Renderer):
             if row == old_row:
                 continue
             is_shorter = row_width(row) < row_width(old_row)
-            # Where the width of a character is disputed, the column of the first difference is not certain either.
+            # If terminals differ about the width of a character, the column of the first difference is uncertain.
             # When tmux rewraps a line, it treats cells that were erased from the middle on as a part of the line.
             redraws_row = (self._reflows and is_shorter) or _may_differ_in_width(old_row) or _may_differ_in_width(row)
             same_columns, rest = (0, row) if redraws_row else _difference(old_row, row)

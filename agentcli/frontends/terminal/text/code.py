@@ -71,9 +71,9 @@ class CodeHighlighter:
     def _tokens(self, lexer: Lexer, text: str) -> Iterator[Token]:
         """Yield a line's tokens, and remember the comment or string that it leaves open for the next line.
 
-        `_stack` has it if the lexer has a state for it; one of the `_spans`, for which it has none, is in `_span`.
+        `_stack` keeps the lexer's state. Some lexers have no state for one of the `_spans`: `_span` keeps that.
         """
-        # `_lex` cannot read the rules of these lexers, so they see each line alone.
+        # `_lex` cannot use the rules of these lexers, so each line is tokenized alone.
         if not isinstance(lexer, RegexLexer) or isinstance(lexer, ExtendedRegexLexer):
             yield from ((token, part.rstrip("\n")) for _, token, part in lexer.get_tokens_unprocessed(text + "\n"))
             return

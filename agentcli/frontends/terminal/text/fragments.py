@@ -170,8 +170,8 @@ def wrap_line(
 ) -> list[Fragment]:
     """Break a line between words to fit `columns`; later rows begin with `hang`. Only `breaks_words` cuts words.
 
-    Without it, the terminal breaks a word that is longer than a row; it begins in the current row if at least half of
-    that is free, because a new row would leave a large gap.
+    Otherwise the terminal breaks a word that is longer than a row. Such a word begins in the current row if at least
+    half of it is free, because a new row would leave a large gap.
     """
     if sum(len(text) for _, text in line) <= columns and width(text := plain(line)) <= columns and "\t" not in text:
         return list(line)
@@ -189,7 +189,7 @@ def wrap_line(
             column = start
         if breaks_words and column + cells > columns:
             word = _broken_word(word, column, columns, hang)
-            column, cells = 0, row_width(lines_of(word)[-1])  # of its last row, `hang` included
+            column, cells = 0, row_width(lines_of(word)[-1])  # the width of its last row, `hang` included
         out += word
         column += cells
         if column > columns:  # the terminal has broken a long word

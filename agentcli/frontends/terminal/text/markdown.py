@@ -97,7 +97,7 @@ class MarkdownStream:
         else:
             ahead = copy(self)  # it wraps, because rows must fit the screen
             vars(ahead).update(_output=[], _wraps=True, _paragraph=[*self._paragraph], _table=[*self._table])
-            if self._alignments is not None:  # without the row that arrives: columns would grow with each letter
+            if self._alignments is not None:  # leave out the row that is arriving: each letter could widen a column
                 ahead._open_line = ""  # noqa: SLF001
             rows = lines_of(ahead.close())
         self._preview = chars, width, rows

@@ -159,7 +159,7 @@ class Docker(Confinement):
 
 
 def _docker_mounts(bounds: Bounds, protection: Protection, mount_points: MountPoints) -> list[str]:
-    """Return a container's mounts as values of `--mount`: each path once, in any order, because Docker sorts them."""
+    """Return a container's mounts as values of `--mount`. Docker sorts them, and rejects a path mounted twice."""
     may_write = bounds.profile != "read-only"
     folders = [str(root) for root in bounds.roots]
     granted = [each.path for each in resolve_existing(bounds.writable)] if may_write else []
@@ -167,7 +167,7 @@ def _docker_mounts(bounds: Bounds, protection: Protection, mount_points: MountPo
         *filter(mount_points.ensure, protection.missing_folders),
         *(path for path, content in protection.missing_files.items() if mount_points.ensure(path, content)),
     ]
-    always_writable = [  # the cache, even if commands only read, and folders mounted so that they cannot be renamed
+    always_writable = [  # the cache, also of read-only commands, and folders that are mounted to prevent renaming
         *([] if bounds.resources.cache is None else [str(bounds.resources.cache)]),
         *(path for path in protection.writable if path not in (*folders, *granted)),
     ]
@@ -237,8 +237,8 @@ def seatbelt_profile(bounds: Bounds, *, tmp: Path) -> str:
         _rule("deny file-read*", masked),
         _rule("allow file-read*", _subpaths(bounds.readable_again)),
         _rule("deny file-write*", masked),  # also inside what was made writable above
-        _rule("allow file-read* file-write*", _subpaths([tmp])),  # last, as it is in agentcli's masked state
-        # A command must not leave a link in their place for the next one.
+        _rule("allow file-read* file-write*", _subpaths([tmp])),  # last, because it is in a masked folder
+        # A command must not replace these folders with links, which the next command would follow.
         _rule(
             "deny file-write-unlink",
             [f"(literal {_quote(path)})" for each in (tmp, *cache) for path in _spellings(each)],
@@ -248,10 +248,11 @@ def seatbelt_profile(bounds: Bounds, *, tmp: Path) -> str:
 
 
 def _masked_filters(bounds: Bounds) -> list[str]:
-    """Return filters for masked paths and for what they link to, because the system compares real paths.
+    """Return filters for masked paths and for the targets of links, because the system compares real paths.
 
-    Not followed are links that would deny what every command needs: to a device (`.bash_history -> /dev/null`), to a
-    folder around a root or the home, and from a root, whose files may be a stranger's, to any folder.
+    A link is not followed if that could deny what commands need: if its target is a device (`.bash_history ->
+    /dev/null`), a root, the home or a folder around these. In a root, anybody may have made a link, so none to a folder
+    is followed.
     """
     needed, followed = [str(path) for path in (*bounds.roots, bounds.home)], []
     for path in bounds.masked:

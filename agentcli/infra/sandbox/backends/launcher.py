@@ -63,7 +63,7 @@ def main() -> None:
 def confine_and_exec(parent: int, plan_descriptor: int, command: list[bytes], environment: dict[bytes, bytes]) -> None:
     """Confine this process by a plan, then become `command`, which ends with `parent`.
 
-    An empty `command` tries if a plan of overlays works here: the function then returns, or prints only the error.
+    An empty `command` only tests a plan of overlays: the function returns, or prints the error and exits.
     """
     message = "agentcli: the command was not started, because it could not be confined"
     try:

@@ -130,7 +130,7 @@ class MountPlanner:
         # A private folder begins empty. The folders that the command needs from the real one are mounted in it.
         private = private_folders()
         self._mounts += [Mount(folder, mode="1777") for folder in private]
-        have_mounts = (*private, *self._bound_folders)  # the private ones from above, the bound ones from below
+        have_mounts = (*private, *self._bound_folders)  # the private ones are mounted above, the bound ones below
         for path in self._shown_in_private:
             if is_private(path) and path not in have_mounts and kind_of(path) == "folder":
                 self._mounts.append(Mount(path, path))

@@ -218,7 +218,7 @@ class DryRuns:
         """Run the command; return its result, and the reason if it exceeded a limit of resources.
 
         A command that the person sends to the background becomes a job, which is awaited. All other jobs are ended, so
-        that nothing changes any more when the changes are read.
+        that nothing changes while the changes are read.
         """
         # Set by the person to send the command to the background, or by `_watch_limits`, to end it.
         detach = detach_handle.wants_detach if detach_handle is not None else asyncio.Event()
@@ -254,7 +254,7 @@ class DryRuns:
             if overlay.real_folder == str(bounds.resources.cache):  # everything in it is a cache
                 caches.add(overlay.real_folder, overlay.upper, os.listdir(overlay.upper))  # noqa: PTH208
                 continue
-            # Caches among the changes are never applied either: later dry runs get them from `caches`.
+            # Caches among the changes are not applied either: `caches` keeps them for later dry runs.
             changes = reader.read(overlay.real_folder, overlay.upper)
             groups += lost_work.mark_lost_tree(group_changes(changes, name_of=name_of, diff_limit=diff_limit), changes)
             new_caches = caches.add(overlay.real_folder, overlay.upper, changes.caches)

@@ -112,7 +112,7 @@ def _describe_move(before: _RepositoryState, after: _RepositoryState, moved: lis
 
 
 def add_configuration_changes(git: GitChanges, repository: ChangeGroup) -> GitChanges:
-    """Add the changes of the repository's configuration, and mark those that may make git run or contact something.
+    """Add the changes of the repository's configuration; set `is_auto_executed` if git may run or contact something.
 
     Blocks. Raises `OSError`.
     """
@@ -123,7 +123,7 @@ def add_configuration_changes(git: GitChanges, repository: ChangeGroup) -> GitCh
     entry = changes.after.get(path)
     old = read_configuration(read_small_file(changes.at(path)))
     is_readable = entry is not None and entry.kind == "file" and entry.size < MAX_CONFIGURATION_BYTES
-    new_text = read_small_file(entry.source) if entry is not None and is_readable else "["  # git refuses this, too
+    new_text = read_small_file(entry.source) if entry is not None and is_readable else "["  # invalid, so git refuses it
     new = read_configuration(new_text)
     removed, added = Counter(old.settings) - Counter(new.settings), Counter(new.settings) - Counter(old.settings)
     lines = [
@@ -134,7 +134,7 @@ def add_configuration_changes(git: GitChanges, repository: ChangeGroup) -> GitCh
 
     def is_harmless(setting: Setting) -> bool:
         names_program = re.match("-|.*::", setting.value or "", re.DOTALL)  # an option, or a helper such as `ext::`
-        # A changed remote, for example, could send commits elsewhere. A changed `user.name` does nothing like that.
+        # A changed remote, for example, could send commits elsewhere. A changed `user.name` is harmless.
         changes_existing = setting.name in old_names and setting.section != "user"
         return not (names_program or changes_existing)
 
@@ -217,7 +217,7 @@ def _short_ref(name: str) -> str:
 def join_worktree_changes(groups: Sequence[ChangeGroup], repository: ChangeGroup, git: GitChanges) -> list[ChangeGroup]:
     """Join a repository's group and those in its worktree: a commit and its files need one question, not many.
 
-    The repository's group is left out if it is mere bookkeeping of git, and therefore not worth a question.
+    If only git's bookkeeping changed, nothing is joined, and the repository's group is left out: it needs no question.
     """
     worktree = repository.paths[0].partition(".git")[0]  # its folder below the root: "", or with a slash at the end
     others = [group for group in groups if group is not repository]

@@ -164,7 +164,7 @@ class OverlayReader:
                 changes.caches.append(path)
                 continue
             self._count_against_limits(now.size if now.kind == "file" else 0)
-            # A folder over a folder is merged with it, unless it is opaque. Anything else hides all that the root has.
+            # A folder is merged with one in the root, unless it is opaque. Anything else hides what the root has there.
             is_merged = now.kind == "folder" and original is not None and original.kind == "folder"
             if not is_original_gone and (not is_merged or _is_opaque(in_upper)):  # all that the root has there is gone
                 for gone, entry in state.walk(root, path):

@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def _start_relay(servers: dict[socket.socket, bytes], proxy_socket: str) -> None:
-    """Start the relay apart from the command: not as its child, for which it might wait, nor with its descriptors."""
+    """Start the relay in a process that the command cannot wait for, and that holds none of its descriptors."""
     child = os.fork()
     if child:
         os.waitpid(child, 0)

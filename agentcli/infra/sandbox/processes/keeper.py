@@ -66,11 +66,11 @@ def main(channel: socket.socket) -> None:
             os.read(wakeup, _CHUNK)
         ended, has_children = _reap()
         supervisors.difference_update(ended)
-        # The orphans of a supervisor that failed (with a code) are our children now, and must end. Once agentcli
-        # is gone, nothing may be left.
+        # If a supervisor ended with an error, its orphans are our children now, and must end. Once agentcli is gone,
+        # everything must end.
         if any(ended.values()) or ends_at:
             kill_below(os.getpid(), spare=supervisors)
-    for descriptor in notes:  # one at most
+    for descriptor in notes:  # at most one, because the call may replace this process
         _exec_cleanup(descriptor)
 
 
@@ -218,10 +218,10 @@ class Supervisor:
         return pid
 
     def _handle_next_event(self) -> None:
-        """Wait for an order, output, the end of a process, a deadline or the next count; then do what is due."""
+        """Wait for an order, output, the end of a process, a deadline or the next count of processes; then act."""
         now = time.monotonic()
         pause_s = min(self._limit_at - now, self._kill_at - now, _COUNT_EVERY_S)
-        if self._is_ending:  # look more often; after `_kill_at`, what was forked meanwhile is killed each time
+        if self._is_ending:  # check more often: after `_kill_at`, each check kills what was forked since the last
             pause_s = min(pause_s, 0.1) if self._kill_at > now else 0.02
         ready = {descriptor for descriptor, _ in self._poll.poll(max(0, pause_s * 1000))}
         if self._wakeup in ready:
@@ -326,7 +326,7 @@ def _fork_confined(
 ) -> int:
     """Run `argv` in a fork that the launcher confines by the plan in the descriptor `plan`; return its PID.
 
-    To start the launcher as a program would take the time of starting another Python.
+    This saves the time to start another Python, which the launcher would take as a program.
     """
     parent = os.getpid()
     pid = os.fork()

@@ -168,7 +168,7 @@ class Run:
     async def _final_result(self, *, timed_out: bool = False, stall: str = "") -> CommandResult:
         """Read the rest of the output, close the pipes, and return the result of the ended command."""
         last_output_at = 0.0
-        # Processes that cannot be ended, as those of other users, may hold the pipe open: stop when nothing more comes.
+        # Processes of other users cannot be ended and may hold the pipe open, so stop when nothing more comes.
         while not self._reading.done() and last_output_at < self._output.last_output_at:
             last_output_at = self._output.last_output_at
             await asyncio.wait({self._reading}, timeout=GRACE_AFTER_EXIT_S)
@@ -202,7 +202,7 @@ class Run:
         try:
             path = self._new_file("job")
             text, cut_chars, returned_bytes = self._output.move_to(path, is_complete=process.exit_code is not None)
-            # From now on the supervisor copies the output to the file.
+            # The supervisor copies further output to the file while processes are left.
             descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
             if not await process.keep_output(self._output_pipe, descriptor, self._report_pipe):
                 # All processes have ended, so the rest is copied here. A full disk costs output, never the command.

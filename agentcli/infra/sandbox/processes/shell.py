@@ -104,7 +104,7 @@ class Shell:
         try:
             with ExitStack() as confinement:
                 launch = confinement.enter_context(prepare(self._argv, command))
-                # Only bubblewrap has mounts. They take the time that a spare shell saves.
+                # Only bubblewrap has mounts. A spare shell saves the time that they take.
                 can_use_spare = is_usual_call and fits_spare and launch.mounts != ()
                 spare = await self._take_spare() if can_use_spare else None
                 reused = spare.run(launch, command) if spare is not None else None

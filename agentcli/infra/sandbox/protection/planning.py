@@ -54,7 +54,7 @@ def _make_plan(bounds: Bounds, cwd: str, planner: "RepositoryPlanner", max_commi
     plan, scan = Protection(), bounds.resources.scan
 
     def plan_below_root(plan_one: Callable[..., Protection], folder: str, number: int) -> Protection:
-        """Plan for a repository by `plan_one`. The first ones and that of `cwd` accept commits, which costs mounts."""
+        """Plan a repository by `plan_one`. Only the first ones and that of `cwd` accept commits, which needs mounts."""
         may_commit = number < max_committable or is_inside(cwd, folder)
         nested_plan = plan_one(folder, may_commit=may_commit)
         return nested_plan if may_commit else _limit_mounts(nested_plan, folder, number)
@@ -155,7 +155,7 @@ class RepositoryPlanner:
             return
         common = read_linked_path(f"{folder}/commondir") or folder  # for a linked worktree, the shared repository
         writable_around = self._innermost_writable_around(folder)
-        if writable_around is not None:  # with `common` in there too, this grants nothing new
+        if writable_around is not None:  # if `common` is in it, too, this grants nothing new
             is_genuine = is_inside(common, writable_around)
         elif common != folder:  # a linked worktree, which shares a repository; a submodule has its own
             refers_back = read_linked_path(f"{folder}/gitdir") == os.path.realpath(git_file)

@@ -103,7 +103,7 @@ class ProtectedSnapshot:
             self._save()
 
     def revert_from(self, file: Path) -> Reverts:
-        """Revert by a killed session's snapshot in `file`; keep what failed and the report there for the next start."""
+        """Revert by a killed session's snapshot in `file`; save what failed and the report there for the next start."""
         try:
             saved = json.loads(file.read_text())
             self._aside, *self._roots = saved["asides"]
@@ -222,7 +222,7 @@ class ProtectedSnapshot:
         return failed
 
     def _restore_folder(self, path: str, report: Reverts) -> None:
-        """Move a held folder back to its path if a command moved it away; hold one that was removed no longer."""
+        """Move a held folder back to its path if a command moved it away; release one that was removed."""
         held = self._held[path]
         held.restore_access()
         folder_now = f"/proc/self/fd/{held.descriptor}"
@@ -235,7 +235,7 @@ class ProtectedSnapshot:
         with self._held.open_parent(path) as (folder, name):
             if is_removed:  # what was in it is restored by `_restore_if_changed`, also in a new folder at the path
                 replacement = self._held.state_at(path)
-                if replacement is not None and replacement.kind == "link":  # it would lead that elsewhere
+                if replacement is not None and replacement.kind == "link":  # files would be restored at its target
                     self._move_aside(path, report)
                 return
             is_moved = name_now != name or identity_of(os.stat(f"{folder_now}/..")) != held.parent  # noqa: PTH116
