@@ -148,7 +148,7 @@ class Budgets:
                     case "usd" if per_reply:
                         per_token = per_reply * (1 + 1e-9)  # slightly more, so that rounding never exceeds the limit
                         max_tokens = min(max_tokens, int(left_for_reply / per_token))
-                # Time, and money for a free reply, may be used up although they have not lowered `max_tokens`.
+                # Time never lowers `max_tokens`, nor does money if replies are free, so both are checked here.
                 is_used_up = kind in ("usd", "seconds") and left_for_reply <= 0
                 if is_used_up or max_tokens < min_tokens:
                     needed = "more time" if kind == "seconds" else format_amount(kind, max_amounts(min_tokens)[kind])

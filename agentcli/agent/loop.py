@@ -50,8 +50,8 @@ async def run_turn(turn: Turn) -> Done | TurnFailed:
     except asyncio.CancelledError as cancelled:
         pending = turn.state.conversation.pending_calls
         turn_log.answer_open_calls(turn, INTERRUPTED, apart_from=pending.values())
-        # Unanswered messages go back into the person's input if requests fail, or if the person wants that, except when
-        # a steering message waits: then the next turn answers the prompt together with it.
+        # If requests were failing, unanswered messages go back into the person's input. They also do if the person
+        # wants that, unless a steering message waits: then the next turn answers the prompt together with it.
         is_wanted_back = turn.log.returns_prompt and not turn.state.conversation.queue.steering
         if (turn.log.is_retrying or is_wanted_back) and turn.runtime.limits.is_interactive:
             turn_log.return_messages(turn)
@@ -165,8 +165,8 @@ def resume_turn(state: AgentState, runtime: Runtime, emit: Emit, *, if_unanswere
     """Return a turn that continues where the conversation was cut short; None if it was not.
 
     It continues at an unanswered question, or in an answer that broke off; with `if_unanswered`, also if there is no
-    answer yet, unless it waits for results of the client. Calls that may have begun do not run again: they get a result
-    that says so.
+    answer yet, unless it waits for results of the client. Calls that may have begun do not run again; their results say
+    how they ended.
     """
     conversation = state.conversation
     pending = conversation.pending_calls
@@ -250,7 +250,8 @@ def has_distant_reset(error: Exception) -> bool:
 async def handle_failure(turn: Turn, error: llm_errors.ProviderError | UserError) -> TurnFailed:
     """Return the event of a failure. Entries that the provider would reject again are taken back.
 
-    A person gets unanswered messages back in the input. Without a person, the prompt is removed if it would fail again.
+    After a provider's error, a person gets unanswered messages back in the input. Without a person, a prompt that would
+    fail again is removed.
     """
     can_be_continued, is_from_provider = broke_off(turn, error), isinstance(error, llm_errors.ProviderError)
     removal_notice = ""

@@ -158,7 +158,7 @@ class Session:
                     delegates.subagents.submit(op)
             case ops.RunCommand():
                 start_in_background(self._run_own_command(op), self._commands)
-            case ops.CommandRan():  # the front end has run it already, so this only stores it
+            case ops.CommandRan():  # the front end has run it already; it is only stored
                 self._track_storing(asyncio.create_task(self._run_own_command(op)))
             case ops.ClientResult(id, content, is_error, structured):
                 if not delegates.client.answer(id, ToolOutput(content, structured, is_error=is_error)):

@@ -65,7 +65,7 @@ def turn_records(path: Iterable[Entry]) -> list[TurnRecord]:
                 record.model = f"{body.provider}/{body.model}"
                 is_unfinished = body.stop_reason in _UNFINISHED and not calls_in(body)
                 metrics.latency_s = passed_s
-                # `passed_s` is until the reply's end. Its first token came earlier, by the rest of its duration.
+                # `passed_s` ends with the reply, so the time after the reply's first token is subtracted.
                 if metrics.first_token_s is None and body.first_token_ms is not None:
                     metrics.first_token_s = max(0.0, passed_s - (body.duration_ms - body.first_token_ms) / 1000)
                 if paid_request(body):

@@ -87,7 +87,7 @@ class History:
             self._add(entry)
 
     def _add(self, entry: log.Entry) -> None:
-        """Note what an undo needs of an entry: a turn's prompt and times, calls, changes, or what it took back."""
+        """Record what an undo needs from an entry: prompt, times, calls, changes to files, or the entries it undid."""
         self._positions[entry.id] = len(self._positions)
         match entry.body:
             case log.User(content, is_reminder=False):
@@ -96,7 +96,7 @@ class History:
             case log.Result(result=result):
                 began, _ = self._times[self._number]
                 self._times[self._number] = (began, entry.time)
-                if dropped := _DROPPED_STASH.search(str(result.content)):  # after an undo, `git stash` can restore it
+                if dropped := _DROPPED_STASH.search(str(result.content)):  # an undo says how to restore it
                     self._dropped_stashes[result.tool_use_id] = dropped[1]
             case log.Assistant() as reply:
                 for use in calls_in(reply):
@@ -139,7 +139,7 @@ class History:
         return None
 
     def _remaining(self, ids: Sequence[str], *, is_open: bool = False) -> TurnChanges | None:
-        """Return the changes in these entries that are still to be undone, also those left by conflicts, or None."""
+        """Return the changes in these entries that are not undone, also those with conflicts; None if all are."""
         calls, is_untried = [], False
         for id in ids:
             changed = self.calls[id].changed
@@ -206,7 +206,7 @@ async def undo(
     if turn is None:
         return UndoResult(NOTHING[direction])
     plan = await host.checkpoints.restoration(turn.changes)
-    # Nothing is asked if only conflicts remain, which the headline reports. Files that are "kept" stay as they are.
+    # With conflicts and no changes, nothing is asked, and the headline reports the conflicts.
     is_possible = bool(plan.changes) or {file.how for file in plan.files} == {"kept"}
     verb = direction.capitalize()
     remarks = _remarks(turn, host.shown)

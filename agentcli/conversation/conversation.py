@@ -327,9 +327,10 @@ class RequestSize:
         self._measured = len(path)
 
     def _add(self, entry: log.Entry, model: models.ModelInfo) -> None:
-        """Add the size of an entry. If it is a reply that the provider has counted, start from that count from now on.
+        """Add the size of an entry. A reply with the provider's count becomes the start of all later estimates.
 
-        A reply's count can include reasoning that the next request does not have, which is subtracted if it is known.
+        The count may include reasoning that the next request does not have. If its tokens are known, they are
+        subtracted.
         """
         body, size = entry.body, _size(entry.body, model)
         prompt_size = self._entries_size.plus(self._prefix_size)  # if the entry is a reply, the size of its request
@@ -348,8 +349,8 @@ class RequestSize:
             self._counted[model_name] = ProviderCount(usage.prompt_tokens, prompt_size)
             return
         unsent = 0 if reasoning else usage.reasoning_tokens  # counted by the provider, but not sent back
-        # The provider may not count reasoning in later requests even if it is sent back. Not every provider reports its
-        # tokens, so it is measured, too.
+        # Even reasoning that is sent back may not count in later requests, so its tokens are uncertain. Not every
+        # provider reports them, so they are measured, too.
         measured = int(models.size_of(reasoning, model.name).bytes / models.BYTES_PER_TOKEN)
         uncertain = max(usage.reasoning_tokens - unsent, measured)
         self._counted[model_name] = ProviderCount(usage.context_tokens - unsent, prompt_size.plus(size), uncertain)

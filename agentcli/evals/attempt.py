@@ -101,7 +101,7 @@ class LocalEngine:
             work = measure_work(entries, ends, str(config.cwd))
             checked = CheckResult()  # not passed, if the provider or the judge has failed
             record = _record_for_check(entries, ends, work)
-            # A failure says nothing about the agent, so nothing is graded or checked: the attempt will be made again.
+            # A failure says nothing about the agent, so nothing is checked. A continued run repeats the attempt.
             if not failure and task.graders is not None:
                 record["grades"] = []  # `check_graders` reads them even if no grader is of the type `llm`
                 if criteria := [grader["criteria"] for grader in task.graders if grader["type"] == "llm"]:
@@ -136,7 +136,7 @@ class LocalEngine:
             person_settings(user_config),
             task.settings,
             self._variant.settings,
-            # In every attempt: MCP servers of the agent's copy would run outside the sandbox.
+            # Last, so that nothing overrides it: MCP servers of the agent's copy would run outside the sandbox.
             {"mcp": {"enabled": False}, "sandbox": {"masked": masked}},
         )
         home = folder / "home"

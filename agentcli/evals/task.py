@@ -152,7 +152,7 @@ class SkillCase(msgspec.Struct, frozen=True, kw_only=True):
 def skill_tasks(folder: Path, cache: Path) -> tuple[Sequence[Task], Path]:
     """Make tasks from a folder with skills and the cases in their evals; return the tasks and the folder of the skills.
 
-    Both are written into `cache`. The copied skills lack their cases, because the agent could read there what is
+    Both are written into `cache`. The cases are left out of the copied skills, so that the agent cannot read what is
     checked. Raises `UsageError`.
     """
     try:

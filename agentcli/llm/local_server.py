@@ -296,7 +296,7 @@ def main() -> None:
     try:
         asyncio.run(users.serve(socket.socket(fileno=int(listener))))
     except (RuntimeError, OSError) as error:  # the engine rejects a model with a RuntimeError
-        # With the file: the engine logs its name from a thread, perhaps too late. `_start_failure_text` shows the log.
+        # The model is named here because the engine's own line about it, from a thread, may come too late for the log.
         print(f"{model}: {error}", file=sys.stderr, flush=True)
         users.end(1)
 

@@ -92,7 +92,7 @@ class PreparedMessages:
         if wire_format != self._wire_format:
             self._wire_format, self._built = wire_format, []
         wire: list[Any] = []
-        # The prepared messages, in parts from one reply to the next: those of an earlier request are reused.
+        # The prepared messages are built in parts, from one reply to the next. Parts of earlier requests are reused.
         for number, (start, end) in enumerate(pairwise(self._boundaries)):
             if number < len(self._built) and (prepared := self._built[number]) is not None:
                 wire += prepared

@@ -84,7 +84,7 @@ async def stream_reply(
                         await _drain(pieces)  # so that the connection can be reused
                         break
         except errors.ProviderError as error:
-            error.sent = body  # from which the caller finds the part that was rejected
+            error.sent = body  # the caller looks in it for the part that was rejected
             # Once a response has begun, the server has the request, and may bill it even if the connection broke.
             error.is_answered |= has_response and isinstance(error, errors.ConnectionFailed | errors.Timeout)
             if not reader.has_all_content:  # otherwise the failure cost only the token counts, and the reply is good

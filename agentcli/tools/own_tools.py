@@ -209,7 +209,7 @@ async def in_thread(function: Callable[..., Any], arguments: tuple[Any, ...]) ->
     """Call a sync function in a daemon thread, and return its value or raise its error."""
     loop, ended = asyncio.get_running_loop(), Future[tuple[Any, BaseException | None]]()
     ended.set_running_or_notify_cancel()  # a cancelled call no longer cancels it: the thread sets its result
-    variables = copy_context()  # of the caller, for the function
+    variables = copy_context()  # the function sees the caller's context variables
 
     def emit_soon(emit: Callable[[str], None], text: str) -> None:
         with suppress(RuntimeError):  # the loop has ended meanwhile
@@ -226,7 +226,7 @@ async def in_thread(function: Callable[..., Any], arguments: tuple[Any, ...]) ->
         return replace(argument, emit=partial(emit_soon, argument.emit)) if is_context else argument
 
     safe_arguments = list(map(with_safe_emit, arguments))
-    # For a thread of an executor, the program would wait at its exit.
+    # An executor is not used, because the program would wait for its threads before it exits.
     threading.Thread(target=work, name="agentcli-tool", daemon=True).start()
     # The error is passed on as a value, because a future does not accept every exception (`StopIteration`).
     value, error = await asyncio.wrap_future(ended)

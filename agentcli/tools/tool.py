@@ -244,10 +244,10 @@ class Tool:
 
         Raises `ToolError` (invalid_parameters) naming the field and what was expected.
         """
-        if self.schema is not None:  # there is no struct for the arguments, so they stay a dict
+        if self.schema is not None:  # no struct describes the arguments, so they stay a dict
             if problem := problem_with(input, self.schema, rejects_others=self.is_described_when_called):
                 message = f"Wrong arguments for {self.name}: {problem}."
-                if self.is_described_when_called:  # the model may know only its name, and have guessed
+                if self.is_described_when_called:  # the model may have guessed them from the name alone
                     schema = msgspec.json.encode(self.schema).decode()
                     message += f"\n{self.description}\nIts arguments, as a JSON Schema: {schema}"
                 raise ToolError(message, kind="invalid_parameters")
@@ -317,7 +317,7 @@ def _flatten(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, A
     if "$ref" in schema:
         schema = definitions[schema["$ref"]]
     branches = [branch for branch in schema.get("anyOf", ()) if branch.get("type") != "null"]
-    if len(branches) == 1:  # an optional argument, `X | None`, which a model can leave out instead of giving null
+    if len(branches) == 1:  # `X | None`: models leave out an optional argument instead
         return _flatten({**{key: value for key, value in schema.items() if key != "anyOf"}, **branches[0]}, definitions)
     flat: dict[str, Any] = {}
     for key, value in schema.items():

@@ -55,7 +55,7 @@ async def ask_about_obstacle(call: Call, permitted: PermittedCall, obstacle: Obs
     if turn.state.mode == "bypassPermissions":
         return not opens  # yes, but only a person may give access to a host or a path
     if turn.session.ask is None or turn.state.mode in ("plan", "dontAsk"):
-        # Nobody is asked, so the model reads of it; a lack of access or a limit is in the output anyway.
+        # Nobody is asked, so a remark tells the model. Missing access and a limit are in the output already.
         if not (opens or report.dry_run.exceeded_limit):
             call.report.remarks.append(f"[The dry run {obstacle.why}.]")
         return False
@@ -83,7 +83,7 @@ async def ask_about_obstacle(call: Call, permitted: PermittedCall, obstacle: Obs
     answer = await permitted.policy.ask(question, None)
     if not isinstance(answer, Approve):  # the turn was stopped
         return False
-    # A no is a denial, but not if it only means that nobody was there to answer.
+    # Refusing to open files is a denial, unless the answer only means that nobody was left to ask.
     if obstacle.paths and not answer.allowed and answer.comment != NOBODY_LEFT:
         turn.denials.append(Denial(use))
         declined = Declined(answer.comment, f"to {then}, so the dry run was discarded and nothing was applied")

@@ -83,7 +83,8 @@ async def call_directly(
 ) -> DirectCall:
     """Make a program's call, permitted and recorded like the model's, and return its result.
 
-    Raises errors from before the tool began. Later ones are returned, because the tool may have changed something.
+    A denial, a timeout or the tool's own error is such a result. Any other error is raised if the tool had not begun;
+    otherwise it is returned, because the tool may have changed something.
     """
     if (servers := session.runtime.calls.delegates.servers) is not None:
         await servers.update_tools(session.runtime.calls)

@@ -150,7 +150,7 @@ async def make_dry_run(call: Call, permitted: PermittedCall, context: ToolContex
             call.report.is_dry_run = False
             arguments = changed(permitted.arguments, background=True) if obstacle.is_server else permitted.arguments
             return changed(permitted, arguments=arguments, dry_run="never")
-        # The next dry run's changes may quote the opened files, whose secrets must be masked then.
+        # The next dry run's changes may quote the opened files, so the mask must know the secrets in them.
         await call.turn.session.services.load_secrets()
         opened = obstacle
 
@@ -213,7 +213,7 @@ def _quotes_error(number: int, output: str) -> bool:
 
 
 def _find_obstacle(call: Call, permitted: PermittedCall, report: DryRunReport) -> Obstacle | None:
-    """Return the first obstacle to a dry run that a yes of the person can remove, if there is one. Blocks.
+    """Return the first obstacle to a dry run that the person can remove with a yes, if there is one. Blocks.
 
     In this order: a doubt about a requested dry run, a limit, a server, files of another group, a host, hidden paths.
     """
@@ -240,7 +240,7 @@ def _find_obstacle(call: Call, permitted: PermittedCall, report: DryRunReport) -
             openable.setdefault(kind, []).append(path)
     if not openable:
         return None
-    kind, paths = next(iter(openable.items()))  # the first kind, because a question is about only one
+    kind, paths = next(iter(openable.items()))  # a question is about only one kind
     if kind != "secret":  # an error may quote many paths by chance, but hardly the names of secret files
         paths = paths[:1]
     shown = listed_names([lookup.workspace.shown(path) for path in paths], MAX_SHOWN)
@@ -257,7 +257,8 @@ def _find_obstacle(call: Call, permitted: PermittedCall, report: DryRunReport) -
 async def _apply(call: Call, permitted: PermittedCall, report: DryRunReport) -> ToolOutput:
     """Apply the changes that the rules, the mode or the person approve, and return the call's output.
 
-    The end of the turn reports in `denials` that changes were discarded without a question ("dropped").
+    Except in plan mode, changes that are discarded without a question become denials ("dropped"), which the turn's last
+    event reports.
     """
     turn, dry_run, applied = call.turn, report.dry_run, ApplyOutcome()
     if permitted.dry_run == "on_request":
@@ -298,7 +299,7 @@ async def record_changes(call: Call, paths: Sequence[Path] | None) -> AsyncItera
 
     Yield the file that notes the call until its changes are in the log; None if nothing is recorded.
     """
-    # The result gets a count of the changes, unless the call names its files: its output says what it changed.
+    # The result gets a count of the changes, unless the call names its files, because its output then shows them.
     report = call.report if paths is None else None
     call = call.turn.session.parent_call or call  # a subagent's changes belong to the call that created it
     session = call.turn.session
@@ -358,7 +359,7 @@ async def _store_changes(call: Call, checkpoints: Checkpoints, mark: Any, report
         entry = await checkpoints.end(mark)  # None if nothing changed
     except ToolError as error:
         turn.emit(Notice(f"{error} /undo cannot revert this call."))
-        with suppress(ToolError):  # if the note stayed, the next start would attribute all changes to this call
+        with suppress(ToolError):  # if the note stayed, the next start would attribute later changes to this call
             await checkpoints.forget(mark)
         return
     # An entry without changes only lists files that are not recorded. The person learns of that once per session.

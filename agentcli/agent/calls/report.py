@@ -86,7 +86,7 @@ class Report:
     def finish(self, output: ToolOutput, error: CallError | None = None) -> None:
         """Make the result of the call, with secrets masked, and publish `ToolFinished`."""
         self._end_output()
-        if self._gives_all:  # make even a structured result of over 1 MB
+        if self._gives_all:  # programs get even a structured result of over 1 MB
             output = output.whole()
         elif isinstance(output.structured, LazyResult):
             output = msgspec.structs.replace(output, structured=OMITTED)
@@ -94,8 +94,8 @@ class Report:
             self.remarks.append(f"[changes to the workspace: {self.changes}]")
             output = msgspec.structs.replace(output, summary=f"{output.summary}; {self.changes}".removeprefix("; "))
         output = self.mask.output(output, tool=self.use.name)
-        if error is None and output.error_kind is not None:  # a command that timed out: its last line says so
-            text, _, why = str(output.content).rpartition("\n")  # the last line, such as "[timed out after 30 s]"
+        if error is None and output.error_kind is not None:  # the tool returned an error with a result of its own
+            text, _, why = str(output.content).rpartition("\n")  # the last line, such as "[ended after 30 s; …]"
             failure = ToolError(why.strip("[]"), kind=output.error_kind)
             error = self._call_error(failure)
             output = msgspec.structs.replace(output, content=_with_partial(failure, text))

@@ -54,7 +54,7 @@ async def run_call(call: Call, answer: ToolOutput | None = None) -> None:
         raise
     finally:
         if report.result is not None:
-            # The history detects that the model repeats a call. Hooks may answer with a note for the model.
+            # The history detects calls that the model repeats. Hooks may return a note for the model.
             call.turn.session.history.remember(report.use, report.result.result)
             for hook in services.hooks:
                 if report.record and (note := await hook.after_call(report.record, report.result.result)):
@@ -272,7 +272,7 @@ async def observed(tool: Tool, output: ToolOutput, context: ToolContext) -> Tool
 def _first_page(text: str, unshortened: str, context: ToolContext) -> tuple[str, tuple[Path, ...]]:
     """Store a result that was shortened to `text` or has several pages, so that the model can read the rest later.
 
-    Return what the model sees now, and the stored file if that is large, which the model may open.
+    Return what the model sees now and, if the stored file is large, its path, which the model may open.
     """
     data = context.workspace.resources.data
     if data is None:

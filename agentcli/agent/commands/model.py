@@ -45,12 +45,12 @@ _WHY_LOST = (
 
 
 async def _run_model(host: CommandHost, argument: str) -> Outcome:
-    """Switch the model: `NAME [EFFORT] [keep]`, where `keep` makes both the default. No name: choose from a list."""
+    """Switch the model: `NAME [EFFORT] [keep]`, where `keep` makes both the default. Without a name: from a list."""
     name, keeps = split_keep(argument)
     name, _, effort = name.partition(" ")
     if not name:
         options, name_now = list(await host.models()), host.session.state.model.name
-        if name_now not in (label for label, _ in options):  # models that are not listed can be in use, too
+        if name_now not in (label for label, _ in options):  # the model in use need not be a listed one
             options.insert(0, (name_now, ""))
         current = [label for label, _ in options].index(name_now)
         picked = await host.choose("Model · window · $ per million tokens", options, current=current)

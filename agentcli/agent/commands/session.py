@@ -327,7 +327,7 @@ async def _remove_rule(host: CommandHost, what: str) -> str:
     is_lasting = text in granted or any(rule.source == "granted" for rule in own)
     if is_lasting and (grants := host.session.runtime.calls.services.grants) is not None:
         await asyncio.to_thread(grants.remove, text)
-    elif not own:  # then there is nothing that can be removed here
+    elif not own:  # neither this session nor the saved grants have it
         if matching:
             raise UsageError(f"{text} comes from the settings. Remove it there.")
         raise UsageError(f"{text} is not a rule. To list the rules: /permissions.")
@@ -347,7 +347,7 @@ async def _run_plan(host: CommandHost, argument: str) -> Outcome:
 
 
 async def _run_sandbox(host: CommandHost, argument: str) -> Outcome:
-    """Describe the sandbox, or let this session's commands reach a host, or stop that."""
+    """Describe the sandbox, or give this session's commands access to a host, or withdraw it."""
     workspace = host.session.runtime.calls.workspace
     verb, _, name = argument.partition(" ")
     name = name.strip()

@@ -178,7 +178,7 @@ async def undo_in(
     """Undo or redo a turn's changes in an open session, for /undo, /redo and rewinds. Parameters are as in `undo`."""
     _require_idle(session, "undo its changes")
     checkpoints, calls = _checkpoints_of(session), session.runtime.calls
-    # The log still lacks the changes of running jobs, which are undone, too.
+    # The changes of running jobs are undone, too, but the log does not have them yet.
     if changed := await checkpoints.changes_in_progress():
         session.append(*changed)
     host = undo.UndoHost(
@@ -240,7 +240,7 @@ async def _run_rewind(host: CommandHost, argument: str) -> Outcome:
             return numbered_list(options[:MAX_LISTED], f"To rewind: /rewind NUMBER [{'|'.join(_PARTS)}]")
         entry_id, text = offered[chosen]
     changes = undo.History(session.state.conversation.entries).since(entry_id)
-    # There is nothing to choose if no files changed; and with a number, only the conversation is rewound by default.
+    # If no files changed, there is nothing to choose. With a number, only the conversation is rewound by default.
     if not part and not number and changes is not None:
         count = len({change.path for change in changes.changes})
         files = f"{counted(count, 'file')} changed since then"

@@ -245,8 +245,8 @@ class Summaries(Struct, kw_only=True, dict=True):
         try:
             await self._write_all(missing, focus, emit)
         except* (BadRequest, AuthError) as errors:
-            # A gateway may not know the provider's small model and answer 400, so the session's model is used from now
-            # on. If that was in use already, this is a failure.
+            # A gateway may not know the provider's small model and answer 400, so all later tries do without that
+            # model. Only a rejection of such a later try is a failure.
             was_small_model_rejected, self._may_use_small_model = self._may_use_small_model, False
             if not was_small_model_rejected:
                 self.record_failure(str(errors.exceptions[0]))

@@ -118,9 +118,9 @@ class PermittedCall(Struct, frozen=True, kw_only=True):
 async def permit(
     call: Call, tool: Tool, arguments: Any, context: ToolContext, *, hooks: HookAnswer
 ) -> PermittedCall | None:
-    """Decide about a call, ask the person if need be, and return the permitted call. Raises `ToolError` for a no.
+    """Decide about a call, ask the person if need be, and return the permitted call. Raises `ToolError` for a denial.
 
-    Return None if the person said yes to a changed input. The caller then parses that, and calls this function again.
+    Return None if the person approved a changed input. The caller then parses that input and calls this function again.
     """
     session = call.turn.session
     facts = find_facts(tool, arguments, session.workspace)
@@ -130,7 +130,7 @@ async def permit(
     policy = CallPolicy(call, facts, hooks)
     decision = policy.decide()
     answer = call.input_change  # the yes with which the person changed the input, if this is the second decision
-    # That yes was to this input, so nothing is asked again, unless a hook replaced it or it would leave the sandbox.
+    # That yes was to this input, so it is not asked about again unless a hook replaced it or it leaves the sandbox.
     if answer is not None and decision.outcome != "deny":
         is_persons_input = hooks.input in (None, answer.input)  # no hook has replaced it
         if is_persons_input and not decision.runs_outside:
@@ -173,7 +173,7 @@ async def _ask_person(policy: CallPolicy, decision: PolicyDecision, context: Too
     hook = await fire(turn.session, "PermissionRequest", call=call.use)
     if hook.decision not in ("allow", "deny"):
         await fire(turn.session, "Notification", message=question.title, notification_type="permission_prompt")
-        answer = await policy.ask(question, policy.decide)  # a decision, if the mode or the rules changed meanwhile
+        answer = await policy.ask(question, policy.decide)  # a `PolicyDecision` if a mode, rule or stop came first
         decided_by = f"mode {turn.state.mode}"
     else:
         decided_by = "a hook"

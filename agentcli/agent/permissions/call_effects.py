@@ -77,7 +77,7 @@ def _command_call_effects(facts: CallFacts, command: CommandAnalysis, decision: 
 def command_effects(facts: CallFacts, command: CommandAnalysis) -> CallEffects:
     """Return lines such as `deletes docs, build` or `reaches example.org`, and one about unpredictable effects.
 
-    The person reads them to decide about the command: first `grave` ones, which must not be overlooked, then others.
+    The person decides by these lines. The `grave` ones, which must not be overlooked, come first.
     """
     effects, shown = command.effects, facts.paths.shown
     runs_download = _runs_download(command)
@@ -97,7 +97,7 @@ def command_effects(facts: CallFacts, command: CommandAnalysis) -> CallEffects:
     if not is_opaque:
         is_grave = UNKNOWN in (*effects.deletes, *effects.hosts)
         (grave if is_grave else plain).append(_unpredictable_line(command))
-    elif not runs_download:  # for a download, the line about its host says that it runs
+    elif not runs_download:  # the line "runs a script from HOST" says it already
         # Inside the sandbox, a command can only change the workspace, which is not grave.
         lines = plain if command.verdict == "try" and facts.workspace.facts.confines else grave
         if any((*grave, *plain)):

@@ -57,7 +57,7 @@ def decide(facts: CallFacts, mode: Mode, rules: Rules) -> PolicyDecision:
         case "foreign" | "command":
             subject = f"a tool of the MCP server {tool.server}" if tool.server else tool.name
             return _ask_or_deny(mode, f"agentcli can't predict what {subject} does")
-        case _:  # also `create_subagent` and `skill`, which only lead to further calls
+        case _:  # `create_subagent` and `skill` only lead to further calls; others change nothing
             why = "each of its calls is checked separately" if kind_argument(tool) else "it makes no changes"
             return PolicyDecision(outcome="allow", reason=why)
 
@@ -107,7 +107,7 @@ _PLAN = "plan mode is read-only: describe the change instead of making it"
 def _decide_command(
     facts: CallFacts, command: CommandAnalysis, mode: Mode, found: RuleMatches, *, rules: Rules
 ) -> PolicyDecision:
-    """Decide about a command by the first that applies: dangers, deny and ask rules, mode, allow rules, dry runs."""
+    """Decide about a command: dangers, deny and ask rules, mode, allow rules, dry runs. The first that applies wins."""
     sandbox, allow_rules = facts.workspace.facts, found.allow
     if facts.verdict == "block":
         return PolicyDecision(outcome="deny", reason=f"denied in every mode: {command.reason}")
@@ -128,7 +128,7 @@ def _decide_command(
         return PolicyDecision(outcome=person_only, reason=why)
     if mode not in ("bypassPermissions", "plan") and facts.why_runs_outside:
         return _ask_or_deny(mode, facts.why_runs_outside)
-    # Bypass mode asks only about this: without a sandbox, nothing limits deletions that the text does not name.
+    # This is all that bypass mode asks about: without a sandbox, nothing limits deletions that the text does not name.
     is_confined = sandbox.confines and sandbox.profile != "danger-full-access"
     if mode == "bypassPermissions" and command.deletes_unseen and not allow_rules and not is_confined:
         return PolicyDecision(outcome="ask", reason=command.deletes_unseen)

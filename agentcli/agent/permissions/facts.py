@@ -84,8 +84,8 @@ class PathLookup:
         root = next((root for root in self.roots if real.is_relative_to(root)), None)
         is_read_only = access == "write" and root is None  # the sandbox does not let calls change it
         if kind == "secret":
-            # A new file in the workspace holds no secrets yet: only its name is that of a secret file. In a secret
-            # folder or at an auto-executed path, it is treated as if it held some.
+            # A new file in the workspace holds no secrets yet, even if its name is that of a secret file. In a secret
+            # folder or at an auto-executed path, it is treated like one that does.
             is_new = access == "write" and status.kind is None and not status.errno
             in_secret_folder = judge.is_secret(real.parent, self.workspace.settings.home)
             has_only_secret_name = judge.is_secret(PurePath(real.name), None) and not in_secret_folder

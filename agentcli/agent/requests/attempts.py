@@ -69,7 +69,7 @@ class PaidRequest(Struct, kw_only=True, dict=True):
                             return self._with_usage(event)
                         on_event(event)
         except TimeoutError as error:
-            if not self._deadline.expired():  # it came from elsewhere
+            if not self._deadline.expired():  # the timeout of something else
                 raise
             limits = self.policy.reply_limits
             if self._reservation.seconds > limits.max_reply_s:  # the budgets would have allowed more time
@@ -229,8 +229,8 @@ async def with_repairs(
     `rejected` stores the keys that were left out, by model, for later requests. Raises `ProviderError` if no rewrite
     helps, or the rejection has other reasons.
     """
-    # `omitted` are the keys that the next request leaves out. `proven` have cured earlier rejections. `cumulative` are
-    # these and the keys of all rewrites tried against the present rejection, except those that are tried alone.
+    # `omitted` are the keys that the next request leaves out. Leaving out the `proven` ones cured earlier rejections.
+    # `cumulative` adds the keys of all rewrites tried against the present rejection, except those that are tried alone.
     omitted = proven = cumulative = rejected.get(model, frozenset())
     last_text, tried = "", set[str]()
     while True:
@@ -298,7 +298,7 @@ def _named_fields(error: ProviderError) -> list[str]:
 def _content_rewrites(request: llm.Request, error: ProviderError) -> list[Rewrite]:
     """Return the rewrites of a request's messages; those that the text of the rejection suggests come first."""
     blocks = [block for message in request.messages for block in message.content]
-    # Reasoning and media that were not sent cannot be the cause. If the body is unknown, `sent` is `""`: any may be.
+    # Reasoning and media that were not sent cannot be the cause. If the body is unknown (`sent` is `""`), any can.
     sent = encode_json(error.sent.get("messages") or error.sent.get("input", "")).decode()
     thoughts = [repr(block) for block in blocks if is_thought(block)] if re.search(_A_THOUGHT, sent) else []
     media = [m.source.data for m in media_in(request.messages) if m.source.data in sent or not error.sent]

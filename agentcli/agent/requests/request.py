@@ -149,7 +149,7 @@ async def _stream(turn: Turn, target: RequestTarget, request: llm.Request) -> tu
     models = turn.runtime.models
     fallback = models.fallback if models.fallback != turn.state.model.name else ""
     policy = models.retry
-    if fallback:  # a model that can answer instead, so an overloaded service gets fewer retries
+    if fallback:  # another model can answer instead, so an overloaded service gets fewer retries
         policy = msgspec.structs.replace(policy, max_overloaded=MAX_RETRIES_BEFORE_FALLBACK)
 
     def on_event(event: llm.StreamEvent) -> None:
@@ -157,7 +157,7 @@ async def _stream(turn: Turn, target: RequestTarget, request: llm.Request) -> tu
         match event:
             case llm.TextDelta(text):
                 text_so_far.append(text)
-            case llm.ToolCallStarted() if turn.round == 1:  # later rounds usually follow a call
+            case llm.ToolCallStarted() if turn.round == 1:  # in later rounds, all is usually prepared
                 loading = asyncio.get_running_loop().run_in_executor(None, _prepare_calls, turn.runtime.calls.workspace)
                 # Reading the exception keeps asyncio from logging it: the call will fail with the same error.
                 loading.add_done_callback(lambda done: done.exception())
@@ -290,7 +290,7 @@ def store_partial(turn: Turn, target: RequestTarget, text: str, used: Usage, *, 
             retries=attempt.retries,
             first_token_ms=attempt.first_token_ms,
         )
-    else:  # without text, only the cost remains
+    else:  # without text, only the cost is stored
         body = entries.Paid(model=target.name, usage=used, cost_usd=cost, reason="broken", duration_ms=duration_ms)
     turn_log.add(turn, body)
     if used.prompt_tokens:

@@ -212,13 +212,13 @@ class DigestWriter(Struct, frozen=True, dict=True):
         return f": recall id={step.number}" if self.can_recall else ""
 
     def _line(self, step: Step, turn: TurnSteps, length: Length, inputs: dict[str, dict[str, object]]) -> str:
-        """Return the line for a reminder, a result or a reply; empty if it is left out at this length.
+        """Return the line for a reminder, a result or a reply; empty if it is left out.
 
-        `inputs` are those of the turn's calls, by call id, for the titles of results.
+        `inputs` holds the inputs of the turn's calls by call id, for the titles of results.
         """
         age = self.newest_turn - turn.number  # in turns
-        # At lengths above those in the settings, there is room to show a result's own text instead of its summary, and
-        # the thoughts of old turns, too.
+        # Lengths above those in the settings leave room for a result's own text instead of its summary, and for the
+        # thoughts of old turns.
         has_long_results = length.result > self.settings.result_chars
         has_long_thoughts = length.thought > self.settings.message_chars
         match step.entry.body:

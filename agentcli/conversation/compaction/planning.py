@@ -131,9 +131,9 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
     def _with_cuts(self, limit: int) -> entries.Compaction:
         """Return a plan without a digest: entries stay in place, and old ones are cut until the request fits.
 
-        Each pass begins with the oldest entry. First, results alone are cut, shorter at each pass. If that is not
-        enough, passes over all entries begin with long texts again, so that results and replies are cut alike. The
-        newest turns (`keep_turns`) stay whole. If the request still does not fit, the caller rejects the plan.
+        Each pass begins with the oldest entry. The first passes cut only results, shorter each time. If that is not
+        enough, more passes cut all entries, from the greatest length down again, so that results and replies are cut
+        alike. The newest turns (`keep_turns`) lose only outdated reminders. The caller rejects too large a plan.
         """
         first = self.turns[0].steps[0]
         stubs = {id: "" for turn in self.turns for id in self._outdated_reminders(turn)}  # "": the entry is not sent
@@ -151,7 +151,7 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
                 continue
             stub = digest.stub_of(step, number, factor * settings.result_chars, factor * settings.message_chars)
             if stub is not None:
-                shown = stubs.get(step.entry.id, text_of(step.entry.body))  # all of it, or what a pass has left
+                shown = stubs.get(step.entry.id, text_of(step.entry.body))  # the text that earlier passes left
                 tokens -= self.budget.size(shown) - self.budget.size(stub)
                 stubs[step.entry.id] = stub
         return self._build(plan.carried, first, "truncate", stubs=stubs)

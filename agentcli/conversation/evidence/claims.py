@@ -108,7 +108,7 @@ def split_sentences(text: str) -> Iterator[MarkedSentence]:
 def _mark(text: str, marked: list[str]) -> str:
     """Replace paths and names by marks, and append their texts to `marked`: `pytest -q` becomes ⟦c0:tests⟧.
 
-    The patterns of `wording.toml` need only know the marks, not the many forms of paths, commands and names.
+    The patterns of `wording.toml` match the marks instead of the many forms of paths, commands and names.
 
     Kinds of marks: p a path, l a line number after one, c a known check, k another command, t a test, n another name.
     The kinds of a check follow its number; the path of a test file has `:tests` there, too.
@@ -160,7 +160,7 @@ def _outcome_claims(sentence: MarkedSentence, subjects: Sequence[re.Match[str]])
                 yield claim
     for found in (*sentence.search("alone"), *sentence.search("count")):  # `it compiles`, `12 passed`
         kind = found.lastgroup or ""  # the groups of these patterns are named by the kind of claim
-        # A kind in `kinds` is a repetition: `all tests pass (12 passed)` is one claim, which has the number already.
+        # Another claim of the same kind is a repetition: `all tests pass (12 passed)` is one claim, with the number.
         if (kind == "tests_fail" and is_history) or kind in kinds:
             continue
         # A number needs no subject at the start (`12 passed`) or beside another claim (`all tests pass, 2 failed`).
@@ -186,8 +186,8 @@ def _claim(
 ) -> UncheckedClaim:
     """Return the claim that a subject is in a state; without a state, that it passes.
 
-    It has what is compared with the log: the number of tests or the exit code, the command, and the names of the tests
-    and files. It is about all tests if it says so and names none.
+    The claim holds what is compared with the log: the number of tests or the exit code, the command, and the names of
+    tests and files. It is about all tests if it says so and names none.
     """
     topic, subject_text = subject.lastgroup or "", subject[0]
     kind = f"{topic}_{_OUTCOMES[topic][is_good]}"

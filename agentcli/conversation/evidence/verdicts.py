@@ -171,7 +171,7 @@ def find_runs(call: FinishedCall) -> Iterator[CheckRun]:
     """Yield the checks that a command ran, with what its exit code and its output say about each of them."""
     output = "\n".join(line[:_MAX_LINE_CHARS] for line in call.output[-_MAX_OUTPUT_CHARS:].splitlines())
     for part, code in _simple_commands(call.command, call.exit_code):
-        # An empty output is that of a silent check that passed, unless the output went to a file.
+        # Some checks print nothing if they pass. An empty output shows that only if the output did not go to a file.
         is_redirected = any(redirect.operator in (">", ">>", "&>", ">|") for redirect in part.redirects)
         for row, match in _checks_in(part):
             arguments = [word.partition("=")[0] for word in match["rest"].split()]
@@ -324,7 +324,7 @@ def _compare_files(claim: UncheckedClaim, record: ActivityRecord) -> Comparison:
     found = [(change, at, id) for change, at, id in record.changes if record.is_claim_about(change, claim)]
     if claim.kind == "file_unchanged":  # such a claim is about the newest turn
         of_turn = [(change, id) for change, at, id in found if at >= record.turn_start]
-        if of_turn:  # then the claim is true only if the file is as it was before the turn's first change
+        if of_turn:  # the claim is true only if these changes cancel each other out
             (first, _), (last, _) = of_turn[0], of_turn[-1]
             # A claim without a target says that no file changed.
             is_unchanged = bool(claim.target) and log.is_same_state(first.before, last.after)
@@ -342,7 +342,7 @@ def _compare_files(claim: UncheckedClaim, record: ActivityRecord) -> Comparison:
         "file_deleted": last.after is None and any(change.before for change, _, _ in found),
         "file_changed": last.after is not None and not log.is_same_state(first.before, last.after),
     }[claim.kind]
-    # A claim that the log confirms may no longer be true if the file has changed without the log. The id of its content
-    # is None if it is unknown, and "" if there is no file.
+    # A change that the log does not have may have made a confirmed claim false since. `content_id` returns None if it
+    # does not know the content, and "" if there is no file.
     is_outdated = record.content_id(last.path) not in (None, last.after.content if last.after else "")
     return None if is_true and is_outdated else is_true, [first_id, last_id]

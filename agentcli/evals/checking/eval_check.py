@@ -90,9 +90,9 @@ def require_tests(folder: str | Path, count: int) -> None:
 
 
 def check_graders() -> None:
-    """Print the graders of `graders.json` that are not met, then the share of those that are as the score, and exit.
+    """Print the unmet graders of `graders.json`, then the score, which is the share of met ones, and exit.
 
-    This is the whole check of a task that was made from a skill's evals. The check passes if all graders are met.
+    This is the whole check of a task made from a skill's evals. It passes if all graders are met.
 
     The record has a grade, `{"passed", "evidence"}`, for each one of the type `llm`, in order.
     """

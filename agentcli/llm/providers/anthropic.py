@@ -166,7 +166,7 @@ class SdkClient(Carrier):
     @asynccontextmanager
     async def _send(self, path: str, body: dict[str, Any] | None, key: str) -> AsyncIterator[Response]:
         """Send a request once with this key; yield the response if its status is a success. See `Carrier.send`."""
-        # The settings' key may be a command: `key` is what it has printed.
+        # The key in the settings may be a command; `key` is what the command printed.
         key_field = "api_key" if self._service.api_key else "auth_token"
         service = structs.replace(self._service, **{key_field: key})
         headers = {**service.headers, **({"key": key} if key else {})}  # the key as a header, to be checked and masked

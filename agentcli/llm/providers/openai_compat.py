@@ -48,7 +48,7 @@ class OpenAICompatProvider(BaseProvider):
         headers: Mapping[str, str] | None = None,
         read_timeout: float = 600.0,
     ) -> None:
-        # Only a server with this quirk is sent unsigned thinking again: that of replies with calls.
+        # Only servers with this quirk get unsigned thinking back, and only that of replies with calls.
         super().__init__(msgspec.structs.replace(info, sends_back="calls" if preset.quirks.echo_reasoning else "none"))
         self._preset = preset
         self._carrier = HttpClient(

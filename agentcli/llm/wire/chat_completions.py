@@ -156,7 +156,7 @@ def _assistant_message(message: ours.Message, quirks: Quirks, provider: str) -> 
     for block in message.content:
         if isinstance(block, ours.Opaque) and block.provider == provider:  # `ChatReader.finish` made it
             extras |= block.data.get(EXTRAS, {})
-            # The other data are fields of the message: `reasoning_details`.
+            # The other data are fields of the message, such as `reasoning_details`.
             wire |= {name: value for name, value in block.data.items() if name != EXTRAS}
     if quirks.extra_content:  # this server rejects a reply whose first call has none; other servers give none
         for number, (call, use) in enumerate(zip(wire.get("tool_calls", ()), message.tool_uses, strict=True)):
@@ -263,7 +263,7 @@ class ChatReader:
         was_cut = self._finish_reason in _CUT
         self._prose.close(out)
         is_complete = self.has_all_content or (self._has_begun and self.has_ended)
-        # Otherwise the connection has probably broken, unless this server ends all its replies so.
+        # If it is not complete, the connection has probably broken, unless this server ends every reply like that.
         if not is_complete and not (self._quirks.silent_end and self._looks_complete()):
             problem = (
                 "The server closed the stream before the reply was complete (neither finish_reason nor [DONE] came)."
@@ -275,8 +275,8 @@ class ChatReader:
         uses, lost = self._calls.end(out, was_cut=was_cut, has_finish_reason=self.has_all_content)
         has_known_reason = self._finish_reason in (*_CUT, "", "stop", "tool_calls", "content_filter")
         note = "" if has_known_reason else f"unknown finish reason {self._finish_reason!r}"
-        # Some servers leave it to their callers to find the calls that the model writes into its text. Where such calls
-        # may not run, they are only reported, which is not worth a long search.
+        # Some servers do not find the calls that a model writes into its text. Unless a quirk lets them run, such calls
+        # are only reported, which is not worth a long search.
         text, may_run = "".join(self._prose.text), self._quirks.read_text_calls
         is_searched = not uses and not was_cut and (may_run or len(text) <= 100_000)
         written = reply_parts.calls_in_text(text, self._tool_names) if is_searched else []

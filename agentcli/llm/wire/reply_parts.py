@@ -141,10 +141,10 @@ class Prose:
         self._held += text
         first_event = len(out)  # the position in `out` of the first event of this text
         while self._held:
-            if self._skips_newlines:  # those after a tag belong to neither part
+            if self._skips_newlines:  # newlines after a tag belong to neither part
                 self._held = self._held.lstrip("\n")
                 self._skips_newlines = not self._held
-            elif self._part == "start":  # a tag that opens reasoning can come only now
+            elif self._part == "start":  # only here can a tag open reasoning
                 begun = self._held.lstrip()
                 if OPEN.startswith(begun) and begun != OPEN:
                     break  # the rest of the tag may still come
@@ -157,7 +157,7 @@ class Prose:
 
     def _emit_to_tag(self, out: list[StreamEvent], first_event: int) -> bool:
         """Emit held text up to the next tag; False if more must come. In `out`, new events begin at `first_event`."""
-        if not self._expects_tag:  # only one tag is read after the beginning
+        if not self._expects_tag:  # after the beginning, only one tag is read
             self._emit_held(len(self._held), out)
             return True
         is_thinking = self._part == "thinking"

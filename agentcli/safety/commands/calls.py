@@ -112,7 +112,7 @@ def unwrap(fields: Sequence[Field], state: State, depth: int = 0) -> ProgramCall
     """Take off the wrappers of a command one by one. Each layer is checked for catastrophes, and gives deny forms.
 
     So `sudo rm -rf /` counts as `rm -rf /` too. If a wrapper's options cannot be read, the commands that it may run,
-    its candidates, are unwrapped as well. `fields` is not empty; `depth` is the number of candidates it is inside.
+    its candidates, are unwrapped as well. `fields` is not empty; `depth` counts the candidates around the command.
     """
     call = ProgramCall(layers=[tuple(fields)])
     for _ in range(_MAX_LAYERS):
@@ -133,7 +133,7 @@ def unwrap(fields: Sequence[Field], state: State, depth: int = 0) -> ProgramCall
                 _add_candidate(call, unwrap(candidate, state, depth + 1))
         elif wrapper.candidates:
             call.unjudged = _TOO_MANY_WRAPPERS
-        if not wrapper.inner:  # it runs a script, or the command in it cannot be read
+        if not wrapper.inner:  # it runs a script, has no command, or its command cannot be read
             call.hides_program = call.hides_program or wrapper.problem == HIDDEN_PROGRAM
             return call
         call.layers.append(wrapper.inner)

@@ -25,7 +25,7 @@ def with_remotes(effects: Effects, words: Sequence[Field], state: State, workspa
     questions can be about `github.com` instead.
     """
     call = read_git_call(words[1:])
-    for option_value in call.folders:  # of `git -C FOLDER`
+    for option_value in call.folders:
         state = state.entering(option_value)
     if call.problem or not call.words or not state.folders:
         return effects
@@ -50,9 +50,9 @@ def _find_remotes(words: Sequence[Field], setup: GitSetup) -> list[str]:
     name, words = words[0].text, words[1:]
     if name == "remote" and words:
         name, words = f"remote {words[0].text}", words[1:]
-    # An option that is not in the table may name another remote.
     row = read_table("git_remotes")["remotes"].get(name)
     read = read_arguments(words, row) if row else None
+    # With an option that is not in the table, git may connect to another remote.
     if read is None or read.problem or any(not each.is_known or each.is_glob for each in read.operands):
         return []
     operands = [field.text for field in read.operands]
@@ -63,7 +63,7 @@ def _find_remotes(words: Sequence[Field], setup: GitSetup) -> list[str]:
         return operands if set(operands) <= set(known) else []
     if name in ("fetch", "pull") and "--all" in read.option_names:
         return known
-    # One remote: the first operand, or else the one that is set for the branch, or `origin`.
+    # One remote: the first operand, else the one that is set for pushes or for the branch, else `origin`.
     of_branch = f"branch.{setup.branch}"
     keys = (f"{of_branch}.pushremote", "remote.pushdefault") if name == "push" else ()
     defaults = [values[-1] for key in (*keys, f"{of_branch}.remote") if (values := setup.values(key))]

@@ -223,9 +223,9 @@ _PATH = re.compile(r"[^\n$(){};\"'`|<>]{1,4096}")
 
 
 def _path_words(fields: Sequence[Field]) -> Iterator[Field]:
-    """Yield the words that may be paths, so that paths outside the workspace and secret files are found among them.
+    """Yield the words that may be paths, so that they can be checked for secret files and places outside the workspace.
 
-    The operands of programs whose effects name all their paths are left out: those effects are checked instead.
+    If a program's effects name all its paths, its operands are left out, because its effects are checked as well.
     """
     program, *arguments = fields
     is_system_program = re.fullmatch(r"/(?:usr/(?:local/)?)?s?bin/[^/]+|/opt/homebrew/bin/[^/]+", program.text)

@@ -23,11 +23,11 @@ def _git_problem(fields: Sequence[Field], check: ReadCheck) -> str:
     call = read_git_call(fields)
     if call.problem:
         return call.problem
-    for option_value in call.folders:  # of `git -C FOLDER`; each is relative to the one before
+    for option_value in call.folders:  # each is relative to the one before
         if not option_value.is_known or option_value.is_glob or check.problem([option_value], shows="names"):
             return f"git works in {option_value.text}"
         check = ReadCheck(check.workspace, check.state.entering(option_value))
-    if not call.words:  # `git --version` and the like
+    if not call.words:  # git without a subcommand only prints its usage
         return ""
     if check.state.folders is None:
         return "it is not certain in which repository git works"
@@ -54,7 +54,7 @@ def _git_subcommand_problem(name: str, arguments: Sequence[Field], check: ReadCh
         return f"git {two_words if has_subcommands else name} is not known to only read"
     row, _, listing_options = row.partition(" | ")  # with one of these it only lists; see `[git]` in only_reading.ini
     read = read_arguments(arguments, row)
-    if listing_options:  # such as `branch`, which lists without operands, and with one creates a branch
+    if listing_options:  # such as `git branch`, which lists branches without operands, but creates one with an operand
         lists_by_default = name != "clean" and not read.operands  # `git clean` alone deletes
         only_lists = lists_by_default or not {*listing_options.split()}.isdisjoint(read.option_names)
         return read.problem or ("" if only_lists else f"git {name} changes something")
@@ -114,7 +114,7 @@ def may_show(segment: Segment, secrets: Sequence[Path]) -> bool:
     git_words = [field.text for field in git_call.words]
     if program in listed_names("shows", "names_only") or _git_shows_names_only(git_words):
         return False
-    if not segment.effects.reads:  # it names no path: a filter such as `sort` reads its input, `rg` the whole folder
+    if not segment.effects.reads:  # it names no path: `sort` reads its input, but `rg` the whole folder
         # This may take the value of an option for an option, which only leads to a question too many.
         greps_folders = program.endswith("grep") and any(re.match(r"-[^-]*[rRd]|--[rd]", word) for word in arguments)
         return program not in listed_names("shows", "its_input") or greps_folders

@@ -34,7 +34,7 @@ _USES_HOME = re.compile(r"~|\$\{?HOME|\bcd\b")
 
 
 def analyse(command: str, *, workspace: WorkspaceView) -> CommandAnalysis:
-    """Judge a command by its text: its effects, and if it may run, must be tried or asked about. Never raises."""
+    """Judge a command by its text: its effects, and if it is allowed, dry-run, asked about or blocked. Never raises."""
     too_long = "the command is too long to check" if len(command) > MAX_CHARS else ""
     command = f"{command[:200]}…" if too_long else command
     # Bash treats hidden characters like letters; people and other programs see nothing, a blank or a line end.
@@ -215,7 +215,7 @@ class Walk:
         if self.command_count > _MAX_COMMANDS:
             self.note_unjudged("it has too many commands to check")
             return state, state
-        for script in node.substitutions:  # judged by themselves: a rule for a shell around them does not cover them
+        for script in node.substitutions:  # judged separately: no allow rule for the shell around them covers them
             self._walk_commands(script, state, structs.replace(context, problem="", allow_forms=()))
         redirects = calls.judge_redirects(node.redirects, state, ReadCheck(self.workspace, state))
         self._traits |= {"connects"} if redirects.connects else set()
@@ -244,15 +244,15 @@ class Walk:
         if name_of(call.layers[0]) == "exec" and stdin_text != context.stdin_text:
             self._is_stdin_replaced = True
         self._note_dangers(node, call, state)
-        script_segments = self._walk_possible_scripts(node, call, state, stdin_text)  # all but the text of `sh -c`
+        script_segments = self._walk_possible_scripts(node, call, state, stdin_text)  # not `call.shell`'s script
         variables = [f"{name}={state.expand(value).text}" for name, value in node.assignments]
         wrapper_variables = [field.text for wrapper in call.wrappers for field in wrapper.assignments]  # `env A=1`
         variable_problem = calls.variable_problem(variables)
         wrapper_problem = call.problem or calls.variable_problem(wrapper_variables)
         allow_forms = _allow_forms(node, call, context, variable_problem, wrapper_problem)
-        script_forms = [form for segment in script_segments for form in segment.deny_forms]  # deny rules see scripts
+        script_forms = [form for segment in script_segments for form in segment.deny_forms]
         deny_forms = (" ".join(node.text.split()), *call.deny_forms, *script_forms, *context.deny_forms)
-        segment = Segment(  # so far with the problems around the program; what the program does is added below
+        segment = Segment(  # without what the program itself does, which is added below
             text=node.text,
             reason=redirects.problem or variable_problem or wrapper_problem or context.problem,
             effects=redirects.effects,
@@ -374,8 +374,8 @@ class Walk:
         """Walk through a script that the command may run, note its dangers and effects here, and return its segments.
 
         `is_shown`: the command shows the script, as `sh -c SCRIPT` does, so a catastrophe in it is one of the command.
-        Other scripts are guesses, so a catastrophe in one leads to a question; in a text with unknown parts none is
-        certain. `runs_unseen` of the script is not needed: the command that may run it has a problem itself.
+        Other scripts are guesses, so a catastrophe in one leads to a question. In a text with unknown parts, none is
+        certain, so it is ignored. The script's `runs_unseen` is not noted, because the command has a problem itself.
         """
         inner = Walk(self.workspace)
         if UNKNOWN_TEXT in text:

@@ -239,7 +239,7 @@ def _read_part(remaining: deque[Field], call: FindCall, *, is_negated: bool) -> 
     values = [remaining.popleft() for _ in range(min(value_count, len(remaining)))]
     if any(word.may_vanish or _may_add_action(word) for word in (field, *values)) or not field.is_known:
         call.problem = "agentcli can't predict what find does"
-    elif name == "-delete":  # deletes everything, unless a test before it has narrowed what is found
+    elif name == "-delete":
         call.problem = call.problem or "find deletes what it finds"
         call.deletes_all = call.deletes_all or not call.is_narrowed
     elif name in _RUNNING_ACTIONS:

@@ -188,8 +188,8 @@ class StreamMask:
     def _find_keys(self, certain_end: int, *, is_complete: bool) -> tuple[list[Secret], int]:
         """Return the private keys found so far, and the new `certain_end`: secrets that begin before it are certain.
 
-        What begins behind it may still change with more text. It moves back to the start of what may become a key, and
-        forward to the end of a key, or to the last known character of one that may continue.
+        `certain_end` moves back to the start of text that may become a key, forward to the end of a key, and to the end
+        of the known part of a key that may continue.
         """
         keys = [Secret(*span, PRIVATE_KEY) for span in self._key_ends]
         text, key = self._plain.text, self._key

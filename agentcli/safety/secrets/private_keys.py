@@ -127,7 +127,7 @@ def _frame_of_line(text: str, begin: int) -> re.Pattern[str]:
 
 def _read_key_line(text: str, position: int, frame: re.Pattern[str]) -> tuple[int | None, bool]:
     """Read the next line of a key. Return the position after it, None if there is none, and True at the key's end."""
-    # In most keys the next line begins with enough base64, or is the end marker.
+    # The usual case: the next line is the end marker, or begins with enough base64.
     if found := _KEY_END.match(text, position):
         return found.end(), True
     if found := _RUN_OF_BASE64.match(text, position):
@@ -140,7 +140,7 @@ def _read_key_line(text: str, position: int, frame: re.Pattern[str]) -> tuple[in
         next_end = _ANY_LINE_END.search(text, start, start + _MAX_LINE_CHARS)
         position = next_end.start() if next_end else min(len(text), start + _MAX_LINE_CHARS)
         line = text[start:position]
-        # The base64 of this line may come after the same frame as in the key's first line, or after a usual one.
+        # The base64 may follow the same frame as in the key's first line, or one of the usual frames.
         for found_frame in filter(None, (frame.match(line), _KNOWN_FRAME.match(line))):
             body = found_frame.end()  # where the text of the key begins in this line
             if found := _LAST_LINE.match(line, body):

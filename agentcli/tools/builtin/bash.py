@@ -54,7 +54,7 @@ async def _run_bash(arguments: Bash, context: ToolContext, *, is_own: bool = Fal
     if is_own:  # in a terminal it may wait for the person's input, so it has no time limit there
         command = replace(command, profile="own", terminal=terminal, timeout_s=None if terminal else command.timeout_s)
     result = await sandbox.run(command, on_output=context.emit, detach=context.detach)
-    # Makes the call's output from the result of a command that has ended, here or at the end of a dry run.
+    # `finish` makes the call's output once the command has ended, whether in a dry run or not.
     finish = partial(_make_output, arguments=arguments, context=context, start=start, note=note)
     if result.dry_run is not None:
         return ToolOutput(dry_run=_dry_run_report(result, start, context, finish))

@@ -63,7 +63,7 @@ def read_file(arguments: FileRead, path: Path, workspace: Workspace) -> ToolOutp
                 if read := read_lines(text.read(encodings.SNIFFED_BYTES), text, line_range, ""):
                     workspace.files.record_digest(path, hashlib.sha256(content).digest())
                     return _format_lines(read, arguments, shown)
-            file.seek(len(head))  # it is no valid notebook, so it is read like any text
+            file.seek(len(head))  # it cannot be shown as cells, so it is read like any text
         read = read_lines(head, file, line_range, workspace.settings.charset)
     if read is None:
         raise files.binary_file_error(shown, size)

@@ -24,7 +24,7 @@ _NO_TEXT = "[no text: the page may show some only once its scripts have run]"
 async def run(
     arguments: Think | Todo | MemoryCall | Recall | ReadMore | WebFetch | WebSearch, context: ToolContext
 ) -> ToolOutput:
-    """Run one of these tools. Raises `ToolError`, also if the session lacks the service that the tool needs."""
+    """Run one of these tools. Raises `ToolError`, for example if the session lacks a service that the tool needs."""
     services = context.workspace.resources
     match arguments:
         case Think():

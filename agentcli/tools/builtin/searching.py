@@ -130,7 +130,7 @@ async def run(arguments: FileList, context: ToolContext) -> ToolOutput:
 
     paths, total, outcome = await search_literal_brackets(listing.pattern, search, has_found=lambda found: found[1] > 0)
     notes = [f"[{total - len(paths)} more]"] if total > len(paths) else []
-    # Otherwise the model would conclude that there are no such files, when git only ignores them.
+    # Without this note, the model would take ignored files for files that do not exist.
     if not total and listing.pattern and not listing.include_ignored:
         batches: list[str] = []
         await sandbox.search(msgspec.structs.replace(listing, include_ignored=True), batches.append)

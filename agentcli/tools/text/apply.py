@@ -63,8 +63,8 @@ def _may_be_inside_character(text: str, position: int) -> bool:
 def _find_replacements(text: str, edit: Edit) -> tuple[list[tuple[Match, str]], str]:
     """Return the matches with their replacements, and a note on an inexact match. Raises `ToolError`.
 
-    `old_string` is first looked for as it is written (with `replace_all`, whatever the line ends are), then in the less
-    exact ways of `MATCHERS`. Only `replace_all` may find several places, and only in the first way.
+    `old_string` is first looked for as it is written (with `replace_all`, line ends may differ), then in the less exact
+    ways of `MATCHERS`. Only `replace_all` may find several places, and only as written.
     """
     old, new = edit.old_string, edit.new_string
     if old == new:

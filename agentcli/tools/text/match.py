@@ -83,10 +83,10 @@ def _find(
 
 
 def _find_lines(text: str, old: str, *, view_of: Callable[[str], View]) -> list[Match]:
-    """Return the places whose lines are those of `old` except for their margins, if all margins differ in one way.
+    """Return the places whose lines equal those of `old` apart from margins, which must all differ in the same way.
 
     Both texts are compared as `view_of` shows them, without margins and with a line feed at both ends of every line, so
-    that only whole lines are found. From a place in that bare text, the number of its line leads back to the file.
+    that only whole lines are found. The number of the line leads from a place in that bare text back to the file.
     """
     view, old_lines = view_of(text), lines_of(view_of(old).text)
     sought, lines = _without_margins(old_lines), lines_of(view.text)

@@ -95,8 +95,8 @@ def notebook_from_text(text: str, before: bytes) -> bytes:
             raise ValueError(f"the cell {name} appears twice: leave the name out for a new cell")
         used_names.add(name)
         source, old = text[mark.end() + 1 : end].removesuffix("\n"), old_cells.get(name)
-        # In a text with CRLF, the last line of a cell may end with \r\n, and its \n was removed above. The \r is only
-        # kept if the old source ends with one, too: then it belongs to the source.
+        # With CRLF line ends, a \r may be left from a cell's last line, whose \n was removed above. It is kept only if
+        # the old source ends with \r, too, and so belongs to the source.
         if old is None or not _joined(old["source"]).endswith("\r"):
             source = source.removesuffix("\r")
         if old is not None and (_joined(old["source"]), old["cell_type"]) == (source, kind):

@@ -90,8 +90,8 @@ class CommandReader(syntax.WordReader):
         """Read the texts of the here-documents that began in the line before, and make them the redirections' targets.
 
         `outer_documents_pending`: commands around this script have begun here-documents whose texts have yet to come.
-        That is noted as a problem, because it is not certain which lines are whose text. If this script is a subshell,
-        bash reads the outer texts here; if it is a substitution, after its end.
+        That is noted as a problem, because it is uncertain which lines belong to which here-document: bash reads the
+        outer texts here if this script is a subshell, but after its end if it is a substitution.
         """
         if outer_documents_pending:
             self._note("a here-document begins within another command")
