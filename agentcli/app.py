@@ -264,7 +264,7 @@ class Builder:
                 return self._provider_of(settings.summary_model)
             return await (self._small_model if may_be_small else self._resolve)(state)
 
-        def make_compactor() -> Compactor:  # called only when a compaction may be near: its import takes time
+        def make_compactor() -> Compactor:  # called when it is first needed: the import takes time
             from agentcli.agent.context.compaction import Compactor, Summaries, TextCache
 
             cache: TextCache = {}  # in memory for sessions that are not stored

@@ -91,8 +91,8 @@ class Agent(Generic[Output]):
         options: AgentOptions = AgentOptions(),
     ) -> None:
         config = agent_config(options, cwd, permissions)
-        # Has the sessions if the caller gives no `SessionStore`. With a `ConversationStore`, the conversation is loaded
-        # from that store into memory, and saved to it.
+        # Keeps the sessions if the caller gives no `SessionStore`. With a `ConversationStore`, the conversation is
+        # loaded from that store into memory, and saved to it.
         self._memory = MemorySessions()
         self._conversation_store, store = stores_of(options, conversation, has_history=history is not None)
         self._history, self._messages_form = history or (), form_of(history or ())

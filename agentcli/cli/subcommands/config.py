@@ -96,7 +96,7 @@ def set_setting(
     parts, cwd, paths = write.key_parts(key), current_folder(), find_paths(os.environ.get("AGENTCLI_HOME"))
     parsed = write.parse_value(value, parts)
     file = paths.user_config if scope == "user" else project_root(cwd) / project_trust.PROJECT_FILES[scope]
-    if scope != "user":  # a project must not set personal settings, and its file must not be a link out of it
+    if scope != "user":  # a project must not set personal settings, and its file must be inside of it
         if personal := personal_keys(nested(parts, parsed)):
             raise UsageError(project_refusal(personal[0], paths))
         _require_within(file, project_root(cwd))

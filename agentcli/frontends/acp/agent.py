@@ -165,7 +165,7 @@ class AcpAgent:
         new_id = opened.session.id
         try:
             models = await opened.opener.list_models(with_key=True)
-            # If no other model can be chosen, that of a new session must work. A stored session can still be read.
+            # If no other model can be chosen, a new session's model must work. A stored session can still be read.
             if not id and not models:
                 opened.opener.check_model(opened.session.snapshot().model)
         except BaseException:

@@ -83,7 +83,7 @@ class HookTranscript:
 
 
 async def import_missing(store: SessionStore, session_id: str, folder: Path, cwd: Path) -> None:
-    """Store a transcript's session, unless it is stored, so that it can be resumed here. Raises `UsageError`."""
+    """Store a transcript's session, if it is not stored yet, so that it can be resumed here. Raises `UsageError`."""
     file = folder / f"{session_id}.jsonl"
     if not file.is_file():
         return

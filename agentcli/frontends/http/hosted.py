@@ -73,7 +73,7 @@ class HostedSession:
         self._restore_queue()
         self._writer.change_note(model=snapshot.model, mode=snapshot.mode, entries=len(conversation.entries))
         self._follower = asyncio.create_task(self._follow(session.subscribe_batches()))
-        # If no owner was killed and no turn runs, the open turn ended in a terminal, which does not write the stream.
+        # If no owner was killed and no turn runs, the open turn ended in a terminal, without this stream.
         self._writer.change_note(is_turn_open=is_turn_open and (was_running or session.is_busy))
         # A kill may have left calls that did not start, a prompt without a reply, or a part of an answer.
         lacks_reply = conversation.unstarted_calls or is_unanswered(conversation) or partial_answer(conversation)

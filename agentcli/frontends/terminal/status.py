@@ -184,7 +184,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 def status_rows(
     status: Status, columns: int, *, custom: Sequence[Row] = (), hint: str = "", vi_mode: str = ""
 ) -> list[Row]:
-    """Return the rows of the status: vi mode, hint, permission mode, and figures, of which the last may not fit.
+    """Return the status rows: vi mode, hint, permission mode, figures. A narrow window drops parts from the end.
 
     `custom` rows replace the figures. A hint that is wider than the window takes the place of everything else.
     """

@@ -91,7 +91,7 @@ class SessionConfinement:
         self._aside = state / "put_aside"  # files that were in the way of a revert are moved here
         self._proxies: dict[frozenset[str], NetworkProxy] = {}  # by the hosts that each one allows
         self._proxy_lock = asyncio.Lock()
-        self._cleanup_note: CleanupNote | None = None  # lists what a kill would leave; made for the first write
+        self._cleanup_note: CleanupNote | None = None  # made for the first command that may write
         self._snapshot: ProtectedSnapshot | None = None  # created if protected files must be reverted after commands
         self._cleanup_result: Reverts | None = None  # the result of `clean_up`; None before it ran
         self._unreported = Reverts()  # reverts of `clean_up` that the next command's result must mention

@@ -141,7 +141,7 @@ class SessionSpans:
     def _end_turn(
         self, agent: _Agent, at_ns: int, event: _TurnEnd, reason: str, *, error: str = "", message: str = ""
     ) -> None:
-        """End the span of an agent's turn for a `reason`, with the type of an `error`; count it unless a subagent's."""
+        """End a turn's span, with its reason or the type of its error; count the turn, unless it was a subagent's."""
         if agent.request is not None and (error or agent.request.was_sent):  # without a complete reply, it has failed
             self._end_request(agent, at_ns, error=error or reason)
         answer = [Text(getattr(event, "text", ""))]  # a failed turn has no text

@@ -108,7 +108,7 @@ def _call_line(event: ToolFinished, title: str, columns: int, *, is_started_job:
     elif is_agent and summary == "in the background":
         sign = ("accent", "↗")
     line = [sign, ("", " "), *shown_title, ("muted", outcome)]
-    if is_agent:  # one row, as while it ran: after a long task, the end of the outcome is cut
+    if is_agent:  # one row, as while it ran; a long task leaves less room for the outcome
         return [*clipped(line, columns), ("", "\n")]
     return wrapped([*line, ("", "\n")], columns, hang=2)
 

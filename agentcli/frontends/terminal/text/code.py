@@ -71,7 +71,8 @@ class CodeHighlighter:
     def _tokens(self, lexer: Lexer, text: str) -> Iterator[Token]:
         """Yield a line's tokens, and remember the comment or string that it leaves open for the next line.
 
-        `_stack` keeps the lexer's state. Some lexers have no state for one of the `_spans`: `_span` keeps that.
+        `_stack` keeps the lexer's states. For one of the `_spans`, which the lexer knows only as a single token,
+        `_span` keeps the end to look for.
         """
         # `_lex` cannot use the rules of these lexers, so each line is tokenized alone.
         if not isinstance(lexer, RegexLexer) or isinstance(lexer, ExtendedRegexLexer):

@@ -250,9 +250,9 @@ def seatbelt_profile(bounds: Bounds, *, tmp: Path) -> str:
 def _masked_filters(bounds: Bounds) -> list[str]:
     """Return filters for masked paths and for the targets of links, because the system compares real paths.
 
-    A link is not followed if that could deny what commands need: if its target is a device (`.bash_history ->
-    /dev/null`), a root, the home or a folder around these. In a root, anybody may have made a link, so none to a folder
-    is followed.
+    A link is not followed if that would deny what commands need: if it leads to a device, as `~/.bash_history` may lead
+    to `/dev/null`, or to a root, the home or a folder around these. Links in a root may be a stranger's: none that
+    leads to a folder is followed.
     """
     needed, followed = [str(path) for path in (*bounds.roots, bounds.home)], []
     for path in bounds.masked:

@@ -326,7 +326,7 @@ def _fork_confined(
 ) -> int:
     """Run `argv` in a fork that the launcher confines by the plan in the descriptor `plan`; return its PID.
 
-    This saves the time to start another Python, which the launcher would take as a program.
+    As a program of its own, the launcher would need the time to start another Python.
     """
     parent = os.getpid()
     pid = os.fork()

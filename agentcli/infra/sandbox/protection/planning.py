@@ -54,7 +54,7 @@ def _make_plan(bounds: Bounds, cwd: str, planner: "RepositoryPlanner", max_commi
     plan, scan = Protection(), bounds.resources.scan
 
     def plan_below_root(plan_one: Callable[..., Protection], folder: str, number: int) -> Protection:
-        """Plan a repository by `plan_one`. Only the first ones and that of `cwd` accept commits, which needs mounts."""
+        """Plan a repository by `plan_one`. Only the first ones and that of `cwd` accept commits: this costs mounts."""
         may_commit = number < max_committable or is_inside(cwd, folder)
         nested_plan = plan_one(folder, may_commit=may_commit)
         return nested_plan if may_commit else _limit_mounts(nested_plan, folder, number)
