@@ -147,8 +147,8 @@ def split_frontmatter(text: str) -> tuple[dict[str, list[str]], str]:
 def _parse_rule(path: Path, folder: Path, content: bytes, *, applies_by_default: bool) -> RuleFile:
     """Return a rule file with the condition in its frontmatter, which may have the keys of any of several tools.
 
-    Without a condition, a file always applies if `applies_by_default`. Otherwise the model gets it if it asks for it
-    because of its description, or if the person names it.
+    Without a condition, a file always applies if `applies_by_default`. Otherwise the model may request it because of
+    its description, or the person must name it.
     """
     try:
         keys, _ = split_frontmatter(content.decode("utf-8-sig", errors="replace").replace("\r\n", "\n"))

@@ -317,7 +317,7 @@ def _flatten(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, A
     if "$ref" in schema:
         schema = definitions[schema["$ref"]]
     branches = [branch for branch in schema.get("anyOf", ()) if branch.get("type") != "null"]
-    if len(branches) == 1:  # `X | None`: models leave out an optional argument instead
+    if len(branches) == 1:  # `X | None`: models leave an optional argument out instead of giving null
         return _flatten({**{key: value for key, value in schema.items() if key != "anyOf"}, **branches[0]}, definitions)
     flat: dict[str, Any] = {}
     for key, value in schema.items():

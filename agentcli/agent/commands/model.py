@@ -45,7 +45,7 @@ _WHY_LOST = (
 
 
 async def _run_model(host: CommandHost, argument: str) -> Outcome:
-    """Switch the model: `NAME [EFFORT] [keep]`, where `keep` makes both the default. Without a name: from a list."""
+    """Switch to the model `NAME [EFFORT] [keep]`, or to one chosen from a list. `keep` makes both the default."""
     name, keeps = split_keep(argument)
     name, _, effort = name.partition(" ")
     if not name:

@@ -57,7 +57,7 @@ def decide(facts: CallFacts, mode: Mode, rules: Rules) -> PolicyDecision:
         case "foreign" | "command":
             subject = f"a tool of the MCP server {tool.server}" if tool.server else tool.name
             return _ask_or_deny(mode, f"agentcli can't predict what {subject} does")
-        case _:  # `create_subagent` and `skill` only lead to further calls; others change nothing
+        case _:  # `create_subagent` and `skill` only lead to further calls; the rest leaves the project as it is
             why = "each of its calls is checked separately" if kind_argument(tool) else "it makes no changes"
             return PolicyDecision(outcome="allow", reason=why)
 

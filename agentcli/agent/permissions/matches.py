@@ -64,7 +64,7 @@ def find_matches(facts: CallFacts, rules: Rules) -> RuleMatches:
             return any(matches_host(pattern, host) for host in facts.hosts)
         return bool(argument) and fnmatchcase(getattr(facts.arguments, argument, ""), pattern)
 
-    # An allow rule with a pattern has an effect only for web tools: skills and agents are allowed without one.
+    # An allow rule with a pattern has an effect only for web tools: skills and agents need no allow rule.
     grant = _first_rule(rules.allow, tool.name, matches if tool.effect == "web" else lambda pattern: False)
     # If no pattern can distinguish the calls of a tool, a rule that asks covers all of them, to be safe.
     has_patterns = tool.effect == "web" or kind_argument(tool)

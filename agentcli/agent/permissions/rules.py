@@ -114,8 +114,8 @@ def check_rule(
     """Return a warning about a rule whose tool does not exist yet; empty for a rule that can match calls.
 
     Raises `UsageError` for a rule that can never match, and for an unknown tool, whose name may be misspelled.
-    `allows_new` accepts names that resemble no known one, because a server that connects later may have that tool;
-    `allows_similar` accepts all names, because a client may bring tools of any name.
+    `allows_new` accepts names that resemble no known one, because another session's client may have that tool;
+    `allows_similar` accepts all names, because this session's client may bring tools of any name.
     """
     known, shown, name = list(tools), written.strip() or str(rule), rule.tool
     if rule.pattern and name.startswith("mcp__"):

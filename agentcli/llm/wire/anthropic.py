@@ -138,7 +138,7 @@ def _limit_breakpoints(prefix: list[dict[str, Any]], messages: list[dict[str, An
 
 
 def sendable_blocks(message: ours.Message) -> tuple[ours.Block, ...]:
-    """Return the blocks that this API takes, results first, because it requires that of answers to calls.
+    """Return the blocks that this API takes, results first: it requires that order in answers to calls.
 
     A failed result may have only text, so its images follow the results.
     """
