@@ -82,7 +82,7 @@ class ConnectionPool:
                     break
             except OSError as error:  # TimeoutError is one
                 if isinstance(error, ssl.SSLError) or address == addresses[-1]:  # TLS fails alike at every address
-                    raise self._connecting_error(error) from error
+                    raise self._connection_error(error) from error
         self._open.add(connection)
         return connection
 
@@ -130,7 +130,7 @@ class ConnectionPool:
             raise ConnectionFailed(f"{self._where} could not be reached: {error}.") from error
         return stream.reader, stream.writer
 
-    def _connecting_error(self, error: OSError) -> ProviderError:
+    def _connection_error(self, error: OSError) -> ProviderError:
         if isinstance(error, TimeoutError):
             return Timeout(f"{self._where} did not accept a connection within {CONNECT_TIMEOUT_S:g} s.")
         if isinstance(error, ssl.SSLCertVerificationError):
@@ -176,14 +176,14 @@ class HttpConnection(Response):
         self._reader, self._writer = streams
         self._where, self._read_timeout = where, read_timeout
         self._waits_since = float("inf")  # for bytes; infinite while nobody waits
-        self._timer = asyncio.get_running_loop().call_later(read_timeout, self._end_silence)
+        self._timer = asyncio.get_running_loop().call_later(read_timeout, self._end_long_wait)
 
-    def _end_silence(self) -> None:
+    def _end_long_wait(self) -> None:
         """End a wait that takes too long. One timer serves all waits, because one for each delta would be slow."""
         loop = asyncio.get_running_loop()
         ends_at = min(self._waits_since, loop.time()) + self._read_timeout
         if ends_at > loop.time():
-            self._timer = loop.call_at(ends_at, self._end_silence)
+            self._timer = loop.call_at(ends_at, self._end_long_wait)
         else:
             self._reader.set_exception(TimeoutError())
 
@@ -245,7 +245,7 @@ class HttpConnection(Response):
                 self._parser.feed_data(data)
             else:
                 self._end()
-        except TimeoutError as error:  # from `_end_silence`
+        except TimeoutError as error:  # from `_end_long_wait`
             # The server accepted the request, so it may bill it.
             raise Timeout(f"{self._where} sent nothing for {self._read_timeout:g} s.", is_answered=True) from error
         except (HttpParserError, HttpParserUpgrade) as error:
@@ -281,8 +281,8 @@ class HttpConnection(Response):
         """Set `status` for the response that answers the request, and forget an interim one, which may precede it."""
         if self._parser.get_status_code() < 200:  # interim, as 103 Early Hints is
             self.reason, self.headers = "", {}
-            # The next headers are counted from 0. This runs inside `_receive`, which then still adds the bytes of its
-            # last read, at most `READ_SIZE`.
+            # `MAX_HEAD_BYTES` applies to the next headers anew. `_receive` still adds its last read, of at most
+            # `READ_SIZE` bytes, which may hold these headers only.
             self._head_bytes = -READ_SIZE
         elif not self.status:  # otherwise a second response, which a server must not send
             self.status, self._allows_next = self._parser.get_status_code(), self._parser.should_keep_alive()

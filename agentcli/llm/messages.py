@@ -110,7 +110,7 @@ Content = str | Block | Sequence[str | Block]  # as callers may write it; `conte
 
 
 def block_text(block: Block) -> str:
-    """Return the text of a block, also of thinking and calls; empty for media and for opaque blocks."""
+    """Return the text of a block, including thinking and calls; empty for media and for opaque blocks."""
     match block:
         case Text(text) | Thinking(text):
             return text

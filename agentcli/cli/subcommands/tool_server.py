@@ -92,13 +92,13 @@ def _result_message(answer: dict[str, Any]) -> dict[str, Any]:
     blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
     structured = answer["structured"] if isinstance(answer["structured"], dict) else None
     return {
-        "content": list(map(_block_message, blocks)),
+        "content": list(map(_mcp_content, blocks)),
         "structuredContent": msgspec.to_builtins(structured, enc_hook=str),
         "isError": answer["is_error"],
     }
 
 
-def _block_message(block: dict[str, Any]) -> dict[str, Any]:
+def _mcp_content(block: dict[str, Any]) -> dict[str, Any]:
     match block:
         case {"type": "image", "source": {"media_type": media_type, "data": data}}:
             return {"type": "image", "data": data, "mimeType": media_type}

@@ -19,7 +19,7 @@ _MAX_TARGET, _MAX_TARGET_WITH_FIXED = 0.75, 0.9
 _FILLED_SHARE = 0.7  # optional text is added up to this share of the limit, so that the next turns have room
 # Excerpts get this share of the room for older turns: if all prompts fit too, and if the oldest turns are replaced.
 _EXCERPTS_SHARE, _EXCERPTS_SHARE_WITHOUT_PROMPTS = 0.2, 0.7
-_MIN_GAIN = 0.1  # share of the request; nobody needs a smaller gain, which would cost the provider's prompt cache
+_MIN_GAIN = 0.1  # share of the request; a smaller gain is not worth losing the provider's prompt cache
 _MAX_DIGEST_ATTEMPTS = 4  # each with less room than the last, because sizes do not quite add up
 _REPLACEMENT_TOKENS = 20  # of the line that replaces the oldest turns, at least
 _NO_LIMIT = 1_000_000_000  # more than any conversation has
@@ -131,30 +131,32 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
     def _with_cuts(self, limit: int) -> entries.Compaction:
         """Return a plan without a digest: entries stay in place, and old ones are cut until the request fits.
 
-        Each pass begins with the oldest entry. The first passes cut only results, shorter each time. If that is not
-        enough, more passes cut all entries, from the greatest length down again, so that results and replies are cut
-        alike. The newest turns (`keep_turns`) lose only outdated reminders. The caller rejects too large a plan.
+        Each pass cuts to a shorter length than the one before, the oldest entry first. If cutting results alone is
+        not enough, they are whole again, and the passes start over with all entries, so that results and replies are
+        cut alike. The newest turns (`keep_turns`) lose only outdated reminders. The caller rejects too large a plan.
         """
         first = self.turns[0].steps[0]
-        stubs = {id: "" for turn in self.turns for id in self._outdated_reminders(turn)}  # "": the entry is not sent
-        plan = self._build(self._carried_text([]), first, "truncate", stubs=stubs)
-        tokens = plan.tokens_after
-        settings = self.settings
+        outdated = {id: "" for turn in self.turns for id in self._outdated_reminders(turn)}  # "": it is not sent
+        uncut = self._build(self._carried_text([]), first, "truncate", stubs=outdated)
+        settings, target = self.settings, _FILLED_SHARE * limit
         older = [(step, turn.number) for turn in self.turns[: -settings.keep_turns] for step in turn.steps]
-        # One pass for each kind of entries (`object`: any kind) and factor, which multiplies the settings' lengths.
-        passes = [(kind, factor) for kind in (entries.Result, object) for factor in reversed(digest.FACTORS)]
-        for (kind, factor), (step, number) in product(passes, older):
-            if tokens <= _FILLED_SHARE * limit:
+        stubs = outdated
+        for kind in (entries.Result, object):  # `object`: any kind
+            stubs, tokens = dict(outdated), uncut.tokens_after
+            # Each pass has its factor, by which it multiplies the lengths in the settings.
+            for factor, (step, number) in product(reversed(digest.FACTORS), older):
+                if tokens <= target:
+                    break
+                if step.entry.id in outdated or not isinstance(step.entry.body, kind):
+                    continue
+                stub = digest.stub_of(step, number, factor * settings.result_chars, factor * settings.message_chars)
+                if stub is not None:
+                    shown = stubs.get(step.entry.id, text_of(step.entry.body))  # the text that earlier passes left
+                    tokens -= self.budget.size(shown) - self.budget.size(stub)
+                    stubs[step.entry.id] = stub
+            if tokens <= target:
                 break
-            is_dropped = stubs.get(step.entry.id) == ""
-            if is_dropped or not isinstance(step.entry.body, kind):
-                continue
-            stub = digest.stub_of(step, number, factor * settings.result_chars, factor * settings.message_chars)
-            if stub is not None:
-                shown = stubs.get(step.entry.id, text_of(step.entry.body))  # the text that earlier passes left
-                tokens -= self.budget.size(shown) - self.budget.size(stub)
-                stubs[step.entry.id] = stub
-        return self._build(plan.carried, first, "truncate", stubs=stubs)
+        return self._build(uncut.carried, first, "truncate", stubs=stubs)
 
     def _with_digest(self, room: int, limit: int) -> entries.Compaction | None:
         """Return the fullest plan that fits into `room` tokens; None if even the smallest plan does not.

@@ -228,7 +228,7 @@ def _write_copy(source: BinaryIO, target: Path) -> None:
 
 
 def _block_openers(file: BinaryIO) -> None:
-    """Let programs that open the file now wait, or they would make another log for it. Raises `TimeoutError`."""
+    """Make programs that open the file wait, or each would begin a write-ahead log for it. Raises `TimeoutError`."""
     deadline = time.monotonic() + _TIMEOUT_S
     while time.monotonic() < deadline:  # other programs have this lock only for a moment
         try:

@@ -198,7 +198,7 @@ class Walk:
         return state
 
     def _walk_pipeline(self, pipeline: Pipeline, state: State, context: WalkContext) -> StatesAfter:
-        """Judge the commands of a pipeline, each with the text that the one before prints as its standard input."""
+        """Judge the commands of a pipeline; what one prints, if that is known, is the standard input of the next."""
         stdin_text, states_after, commands = context.stdin_text, (state, state), []
         for part in pipeline.parts:
             states_after = self._walk_command(part, state, structs.replace(context, stdin_text=stdin_text))

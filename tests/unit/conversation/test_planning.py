@@ -181,3 +181,31 @@ def test_a_prompt_that_is_short_is_never_cut() -> None:
             conversation.add(Entry("now", log[-1].id, 0.0, plan))
             assert prompt in said(conversation.messages), f"a window of {window} tokens"
     assert made
+
+
+def test_results_are_whole_again_where_long_answers_have_to_be_cut_as_well() -> None:
+    bodies: list[Body] = []
+    for turn in range(8):
+        use = ToolUse(f"c{turn}", "bash", {})
+        bodies += [
+            User((Text(f"prompt {turn}"),)),
+            Assistant(content=(use,), provider="p", model="m"),
+            Result(result=ToolResult(use.id, "r" * 4_000), name="bash"),
+            Assistant(content=(Text("a" * 12_000),), provider="p", model="m"),
+        ]
+    log = [Entry(f"e{number}", f"e{number - 1}" if number else None, 0.0, body) for number, body in enumerate(bodies)]
+    conversation = Conversation(log)
+    planner = Planner(
+        conversation=conversation,
+        turns=(turns := turn_steps(conversation)),
+        carried=collect_facts(conversation, turns, [], focus=""),
+        settings=CompactionSettings(strategy="truncate", keep_turns=1),
+        budget=Budget(90_000, 100, tokens(conversation.messages), tokens),
+    )
+    plan = planner.plan()
+    assert isinstance(plan, Compaction)
+    conversation.add(Entry("now", log[-1].id, 0.0, plan))
+    blocks = [block for message in conversation.messages for block in message.content]
+    assert [len(block.text) for block in blocks if isinstance(block, ToolResult)] == [4_000] * 8
+    answers = [len(block.text) for block in blocks if isinstance(block, Text) and block.text.startswith("a")]
+    assert min(answers) < 6_000 < max(answers) == 12_000

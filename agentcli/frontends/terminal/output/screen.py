@@ -169,7 +169,7 @@ class Screen(Renderer):
         if (added := len(rows) - len(old_rows)) > 0:  # line ends at the bottom make room for more rows
             out += [down(len(old_rows) - 1 - at_row), "\n" * added]
             at_row, at_column = len(rows) - 1, 0
-            same_below = fragments.common_length(rows[::-1], old_rows[::-1])
+            same_below = fragments.common_prefix_length(rows[::-1], old_rows[::-1])
             first_below = len(old_rows) - same_below
             if same_below:  # empty rows are inserted above these, which only move down
                 out += [up(same_below + added - 1), f"\x1b[{added}L"]
@@ -277,7 +277,7 @@ def _difference(old: Row, new: Row) -> tuple[int, Row]:
         # Other characters than ASCII may combine with the one before, so their fragment is painted as a whole.
         if fragment[0] != before[0] or not (fragment[1].isascii() and before[1].isascii()):
             return column, new[number:]
-        same = fragments.common_length(fragment[1], before[1])
+        same = fragments.common_prefix_length(fragment[1], before[1])
         return column + same, [(fragment[0], fragment[1][same:]), *new[number + 1 :]]
     return column, []
 

@@ -15,7 +15,7 @@ from pygments.lexers import LEXERS, find_lexer_class_by_name
 from pygments.token import Comment, Error, Generic, Keyword, Name, Number, Operator, String, _TokenType
 
 from agentcli.frontends.printable import escape_hidden
-from agentcli.frontends.terminal.text.fragments import Fragment, common_length, merged, wrap_line
+from agentcli.frontends.terminal.text.fragments import Fragment, common_prefix_length, merged, wrap_line
 from agentcli.patterns import lazy_pattern
 
 log = logging.getLogger(__name__)
@@ -321,8 +321,8 @@ def _differences(old: str, new: str) -> tuple[tuple[int, int], tuple[int, int]]:
     if max(len(old), len(new)) > _MAX_COMPARED_CHARS:
         return (0, 0), (0, 0)
     old_words, new_words = _WORD.findall(old), _WORD.findall(new)
-    same = common_length(old_words, new_words)
-    same_at_end = common_length(old_words[same:][::-1], new_words[same:][::-1])
+    same = common_prefix_length(old_words, new_words)
+    same_at_end = common_prefix_length(old_words[same:][::-1], new_words[same:][::-1])
     before, after = len("".join(old_words[:same])), len("".join(old_words[len(old_words) - same_at_end :]))
     if 4 * (before + after) < len(old) + len(new):
         return (0, 0), (0, 0)

@@ -136,7 +136,7 @@ def with_spaces(text: str, column: int = 0) -> tuple[str, int]:
     return "".join(parts), column
 
 
-def common_length(one: Sequence[object], other: Sequence[object]) -> int:
+def common_prefix_length(one: Sequence[object], other: Sequence[object]) -> int:
     return next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
