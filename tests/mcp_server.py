@@ -84,6 +84,7 @@ class Refused(Exception):
 
 # Results that break the protocol, for the tool `odd`.
 ODD: dict[str, Any] = {
+    "two lines": text("first\n}", isError=True),
     "surrogate": text("half \ud83d"),
     "latin-1": text("caf\udce9"),
     "no base64": {"content": [{"type": "image", "data": "é", "mimeType": "image/png"}]},
@@ -148,7 +149,8 @@ def call(name: str, given: dict[str, Any], params: dict[str, Any], options: argp
                 "content": [
                     {"type": "text", "text": "a pixel"},
                     {"type": "image", "data": PIXEL, "mimeType": "image/png"},
-                ]
+                ],
+                "isError": "fails" in given,
             }
         case "odd" if given["kind"] == "error":
             raise Refused("E1", "no such thing")

@@ -102,6 +102,17 @@ def test_a_tool_of_a_server_is_called_and_what_it_says_is_read(place: Place) -> 
     assert picture["source"]["media_type"] == "image/png"
 
 
+def test_an_error_of_a_server_is_read_whole_with_its_images(place: Place) -> None:
+    tools = tools_file(place, {"name": "picture"}, {"name": "odd"})
+    server(place, "test", "--tools", str(tools))
+    ran = stream(place, one("picture", fails=1), one("odd", kind="two lines"))
+    blocks = [line["message"]["content"][0] for line in ran.of("user")]
+    assert [block["is_error"] for block in blocks] == [True, True]
+    said, picture = blocks[0]["content"]
+    assert (said["text"], picture["type"]) == ("a pixel", "image")
+    assert results(ran)[1] == "execution_error: first\n}"
+
+
 def test_tools_are_known_from_the_second_run_on_without_asking_the_server(place: Place) -> None:
     log = place.folder.parent / "log"
     server(place, "test", "--log", str(log))

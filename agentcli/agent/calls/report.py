@@ -95,10 +95,15 @@ class Report:
             output = msgspec.structs.replace(output, summary=f"{output.summary}; {self.changes}".removeprefix("; "))
         output = self.mask.output(output, tool=self.use.name)
         if error is None and output.error_kind is not None:  # the tool returned an error with a result of its own
-            text, _, why = str(output.content).rpartition("\n")  # the last line, such as "[ended after 30 s; …]"
+            parts = ToolResult(self.use.id, output.content or "").parts
+            text = "\n".join(part.text for part in parts if isinstance(part, Text))
+            partial, _, why = text.rpartition("\n")  # bash ends its output with a line such as "[ended after 30 s; …]"
+            if not (why.startswith("[") and why.endswith("]")):
+                partial, why = "", text
             failure = ToolError(why.strip("[]"), kind=output.error_kind)
             error = self._call_error(failure)
-            output = msgspec.structs.replace(output, content=_with_partial(failure, text))
+            if isinstance(output.content, str):  # a result with images stays as it is
+                output = msgspec.structs.replace(output, content=_with_partial(failure, partial))
         if error is not None:
             error = msgspec.structs.replace(error, message=self.mask.text(error.message))
         content = output.content or ""

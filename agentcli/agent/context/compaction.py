@@ -247,7 +247,8 @@ class Summaries(Struct, kw_only=True, dict=True):
         except* (BadRequest, AuthError) as errors:
             # A gateway may not know the provider's small model and answer 400, so all later tries do without that
             # model. Only a rejection of such a later try is a failure.
-            was_small_model_rejected, self._may_use_small_model = self._may_use_small_model, False
+            was_small_model_rejected = self._may_use_small_model and not self.settings.summary_model
+            self._may_use_small_model = False
             if not was_small_model_rejected:
                 self.record_failure(str(errors.exceptions[0]))
         except* (ProviderError, UserError) as errors:
