@@ -211,6 +211,12 @@ def test_permissions_explain_gives_a_verdict(program: Program, command: str, ver
     assert program("permissions", "explain", command).out.startswith(f"{verdict}: ")
 
 
+def test_a_part_that_an_ask_rule_matches_is_explained_by_the_rule(program: Program) -> None:
+    explain = ("permissions", "explain", "ls && touch x", "--json")
+    first = json.loads(program(*explain, AGENTCLI_PERMISSIONS_ASK="Bash(ls:*)").out)["segments"][0]
+    assert (first["verdict"], first["reason"]) == ("ask", "the rule bash(ls *) requires approval")
+
+
 def test_permissions_explain_reads_and_writes_lines(program: Program) -> None:
     run = program("permissions", "explain", "--jsonl", stdin='{"command": "ls"}\n{"command": "git push"}\n')
     rows = [json.loads(line) for line in run.out.splitlines()]

@@ -296,11 +296,13 @@ class CommandExplainer:
         )
         arguments = self._bash.parse({"command": segment.text})
         matches = find_matches(msgspec.structs.replace(facts, arguments=arguments, command=analysis), self._rules)
-        # Blocks and deny rules come first, because they win. A segment that only reads needs no allow rule.
+        # First what wins: blocks, deny rules, ask rules. A segment that only reads needs no allow rule.
         if segment.verdict == "block":
             verdict, reason = "block", segment.reason
         elif matches.deny is not None:
             verdict, reason = "block", f"{matches.deny.phrase} denies it"
+        elif matches.ask is not None:
+            verdict, reason = "ask", f"{matches.ask.phrase} requires approval"
         elif segment.verdict == "allow":
             verdict, reason = "allow", segment.reason or "it only reads inside the workspace"
         elif matches.allow:
