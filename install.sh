@@ -130,9 +130,10 @@ install_into() { # folder, what to install (pip's arguments)
     if command -v uv >/dev/null 2>&1; then
         uv pip install --quiet --compile-bytecode --reinstall-package agentcli --python "$folder/bin/python" "$@"
     else
-        "$folder/bin/python" -m pip install --quiet --disable-pip-version-check "$@"
+        "$folder/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile "$@"
     fi
-    "$folder/bin/python" -m compileall -q "$folder/lib" >/dev/null 2>&1 || true # foreign test files may not compile
+    # On all cores, which pip does not use. Foreign test files may not compile.
+    "$folder/bin/python" -m compileall -q -j 0 "$folder/lib" >/dev/null 2>&1 || true
 }
 
 install_program() {

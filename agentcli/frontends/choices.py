@@ -83,14 +83,15 @@ def yes_or_no(key: str, labels: Sequence[str]) -> int | None:
 def _lasting_choices(question: events.CallApproval | events.ChangesApproval, rules: Sequence[str]) -> Iterator[Choice]:
     """Yield the other ways to say yes: for the session, always (by the narrowest rule), or after a dry run."""
     lasting = Approve(question.id, allowed=True, scope="session")
-    mode = question.mode if isinstance(question, events.EditApproval) else ""  # the one that does not ask about edits
+    mode = question.mode if isinstance(question, events.EditApproval) else ""  # the mode that does not ask about edits
     if mode:
         label = "Yes, and don't ask about edits again this session"
         yield Choice(f"mode:{mode}", "s", label, msgspec.structs.replace(lasting, mode=mode))
     subject = " for this command" if isinstance(question, events.CommandApproval | events.ChangesApproval) else ""
     label = f"Yes, and don't ask{subject} again this session"
-    for n, rule in enumerate(rules):  # a choice without a key is only for front ends that show buttons
-        yield Choice(f"session:{n}", "" if mode else "s", label, msgspec.structs.replace(lasting, rule=rule))
+    key = "" if mode else "s"  # without a key, these choices are only for front ends that show buttons
+    for n, rule in enumerate(rules):  # the answers differ in their rules, which front ends show beside the label
+        yield Choice(f"session:{n}", key, label, msgspec.structs.replace(lasting, rule=rule))
     if rules:
         always = msgspec.structs.replace(lasting, scope="always", rule=rules[0])
         yield Choice("always", "a", "Always in this project", always)

@@ -155,12 +155,13 @@ class Review(Struct, kw_only=True):
 
     def output(self, applied: ApplyOutcome) -> ToolOutput:
         """Return the result of a command that made changes, which says for each change whether it was applied."""
-        changes, count = self.report.dry_run.changes, len(applied.names)
+        changes, applied_count = self.report.dry_run.changes, len(applied.names)
         applied_changes = [change for change in changes if change.name in applied.names]
-        outcome = "" if count == len(changes) else "applied only: " if count else "discarded: "
+        outcome = "" if applied_count == len(changes) else "only applied: " if applied_count else "discarded: "
         summary = outcome + count_changes(applied_changes or changes)
-        for conflict in applied.conflicts[:1]:
-            summary = f"{f'{summary}; ' if count else ''}not applied: {conflict.name} ({conflict.why})"
+        if applied.conflicts:  # the first one is enough for one line; it says more than "discarded"
+            failure = f"not applied: {applied.conflicts[0].name} ({applied.conflicts[0].why})"
+            summary = f"{summary}; {failure}" if applied_count else failure
         output = dry_run_output(self.report, self._remark(applied), summary)
         structured = {
             **(output.structured if isinstance(output.structured, dict) else {}),
@@ -170,7 +171,7 @@ class Review(Struct, kw_only=True):
         if self.chosen_hunks:
             structured["kept_hunks"] = {name: list(chosen) for name, chosen in self.chosen_hunks.items()}
         # Plan mode always discards changes, so that alone is not an error.
-        was_rejected = not count and (self.is_answered or self.is_denied)
+        was_rejected = not applied_count and (self.is_answered or self.is_denied)
         is_error = output.is_error or was_rejected or bool(applied.conflicts)
         return structs.replace(output, structured=structured, is_error=is_error)
 

@@ -71,7 +71,7 @@ class KeyActions(Struct, eq=False, kw_only=True):
 
     @property
     def can_close(self) -> bool:
-        """True while something is open that Esc closes, also if another key is bound to `interrupt`."""
+        """True while something is open that Esc closes. Esc does so even when `interrupt` is bound to another key."""
         has_open_view = self.shows_key_help or self.shows_todo or bool(self.controller.view.opened_agent)
         return has_open_view or self.dialogs.is_writing_message or self.dialogs.purpose != "prompt"
 

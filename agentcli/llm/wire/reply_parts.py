@@ -110,7 +110,7 @@ class Prose:
 
     A tag may be split over chunks, and the opening tag may be missing. Only a tag that begins the reply opens
     reasoning, unless the reply `begins_inside` it. One `</think>` ends the reasoning; without an opening tag, all text
-    before it was reasoning. A closing tag without an opening one after a space or quote is text.
+    before it was reasoning. A closing tag that follows a space or quote, and has no opening tag, is text.
     """
 
     def __init__(self, *, begins_inside: bool = False) -> None:
@@ -118,7 +118,7 @@ class Prose:
         self._held = ""  # the end of the text so far, if it may be the beginning of a tag
         self._part: Literal["start", "thinking", "text"] = "start"  # that is arriving; "start": only white space so far
         self._has_no_opening_tag = begins_inside  # True in reasoning that began without a tag, until a tag closes it
-        self._skips_newlines = False  # True after a tag, until other text comes
+        self._skips_newlines = False  # True after a tag, until other text arrives
         self._expects_tag = True  # False after the first tag that does not begin the reply: no later one is read
         self._last_char = ""  # the character before `_held`
 
@@ -130,7 +130,7 @@ class Prose:
         out.append(ThinkingDelta(thought))
 
     def add(self, text: str, out: list[StreamEvent]) -> None:
-        """Add text that may contain tags, and append the events of the part whose kind is certain.
+        """Add text that may contain tags; append events for as much as is known to be reasoning or the answer.
 
         The rest, such as the beginning of a tag, stays in `_held` until more text arrives.
         """
@@ -139,7 +139,7 @@ class Prose:
             self._emit(text, out)
             return
         self._held += text
-        first_event = len(out)  # the position in `out` of the first event of this text
+        first_event = len(out)  # a tag may show that the text in the events from here on was reasoning
         while self._held:
             if self._skips_newlines:  # newlines after a tag belong to neither part
                 self._held = self._held.lstrip("\n")

@@ -259,7 +259,10 @@ def join_worktree_changes(groups: Sequence[ChangeGroup], repository: ChangeGroup
 
 
 def find_lost_files(groups: Sequence[ChangeGroup]) -> dict[str, set[str]]:
-    """Return, by root, the files whose contents were deleted or replaced as a whole, not those of marked groups."""
+    """Return, by root, the files whose contents were deleted or replaced as a whole; git may have no copy of them.
+
+    Groups that have a `permanent_loss` already are left out.
+    """
     changes_by_root = {group.changes.root: group.changes for group in groups}
     gone_files = {root: _find_gone_files(changes) for root, changes in changes_by_root.items()}
     found: dict[str, set[str]] = {}
@@ -267,8 +270,7 @@ def find_lost_files(groups: Sequence[ChangeGroup]) -> dict[str, set[str]]:
         lost = gone_files[group.changes.root].intersection(group.paths)
         if group.summary.kind == "changed" and _is_rewritten(group.summary.diff):
             lost.update(group.paths)
-        is_marked = group.summary.permanent_loss != ""  # a loss has been found already
-        if lost and not is_marked and group.summary.kind in ("changed", "deleted", "renamed"):
+        if lost and not group.summary.permanent_loss and group.summary.kind in ("changed", "deleted", "renamed"):
             found.setdefault(group.changes.root, set()).update(lost)
     return found
 
