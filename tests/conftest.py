@@ -37,14 +37,15 @@ def at_end(request: pytest.FixtureRequest) -> AsyncExitStack:
     return stack
 
 
-MAX_SLOW_CASES = 2  # of one slow test: these run each time, the others at full length only
+# Of one slow test: these run each time, the others at full length only. Those of conformance compare implementations.
+MAX_SLOW_CASES, MAX_SLOW_IMPLEMENTATIONS = 1, 2
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark all but some cases of a test as `full`, which leaves them to the run at full length.
 
-    Of a `sampled` test its number of cases stays, of any other slow test `MAX_SLOW_CASES`.
+    Of a `sampled` test its number of cases stays, of any other slow test one, of conformance two.
     """
     cases: dict[tuple[str, str], list[pytest.Item]] = {}
     for item in items:
@@ -53,7 +54,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             cases.setdefault((item.location[0], getattr(item, "originalname", item.name)), []).append(item)
     for found in cases.values():
         marker = found[0].get_closest_marker("sampled")
-        count = min(marker.args[0] if marker is not None else MAX_SLOW_CASES, len(found))
+        is_conformance = found[0].location[0].startswith("tests/conformance/")
+        usual = MAX_SLOW_IMPLEMENTATIONS if is_conformance else MAX_SLOW_CASES
+        count = min(marker.args[0] if marker is not None else usual, len(found))
         chosen = {len(found) * number // count for number in range(count)}
         for number, item in enumerate(found):
             if number not in chosen:

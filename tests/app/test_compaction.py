@@ -690,7 +690,7 @@ async def test_a_writer_that_fails_is_not_asked_again_forevery_request() -> None
         return asked[-1]
 
     transform = create_context_transform(writer, max_context_tokens=20_000)
-    whole = history(120, "x")  # of which no summary is kept
+    whole = history(70, "x")  # of which no summary is kept
     for end in range(2, len(whole) + 1, 2):
         assert is_valid(await transform(whole[: end - 1]))
         await asyncio.sleep(0.001)
