@@ -497,6 +497,15 @@ async def test_the_small_model_of_the_provider_writes_summaries_if_it_may(long: 
     assert not [event for event in talk.of(Notice) if event.text.startswith("Could not summarize")]
 
 
+async def test_a_rejected_summary_model_is_reported_and_not_asked_again_at_once(
+    long: Any,
+) -> None:
+    others = [{"error": {"kind": "bad_request"}}, *(summary(n) for n in range(60))]
+    async with long(replies(30), other=others, strategy="summarize") as talk:
+        await talk.ask_all(30)
+        assert [event for event in talk.of(Notice) if event.text.startswith("Could not summarize")]
+
+
 async def test_a_long_conversation_takes_a_summary_that_is_ready(long: Any) -> None:
     settings = {"summary_messages": 10, "warn_at": 0.3}
     async with long(replies(30), other=[summary(n) for n in range(60)], **settings) as talk:

@@ -87,6 +87,13 @@ def test_an_answer_in_json_decides(place: Place, answer: dict[str, Any], *, is_m
     assert (place.folder / "made").exists() is is_made
 
 
+def test_calls_skipped_because_of_a_hook_are_not_blamed_on_the_user(place: Place) -> None:
+    hook(place, "PreToolUse", says(place, "json", {"continue": False, "stopReason": "enough"}))
+    ran = stream(place, {"tool_calls": [WRITE["tool_calls"][0], call("bash", command="touch other")]}, code=130)
+    assert "Not run: another call was declined." in ran.out
+    assert "user declined" not in ran.out
+
+
 BANNER = "Now using node v22 {default}\n"
 
 

@@ -140,7 +140,6 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
         uncut = self._build(self._carried_text([]), first, "truncate", stubs=outdated)
         settings, target = self.settings, _FILLED_SHARE * limit
         older = [(step, turn.number) for turn in self.turns[: -settings.keep_turns] for step in turn.steps]
-        stubs = outdated
         for kind in (entries.Result, object):  # `object`: any kind
             stubs, tokens = dict(outdated), uncut.tokens_after
             # Each pass has its factor, by which it multiplies the lengths in the settings.

@@ -220,7 +220,7 @@ def seatbelt_profile(bounds: Bounds, *, tmp: Path) -> str:
     """Return the rules that enforce the bounds of a command; the last rule that matches wins."""
     may_write = bounds.profile == "workspace-write"
     granted = (*bounds.roots, *bounds.writable) if may_write else ()
-    cache, masked = [*filter(None, (bounds.resources.cache,))], _masked_filters(bounds)
+    caches, masked = [*filter(None, (bounds.resources.cache,))], _masked_filters(bounds)
     rules = [
         "(version 1)",
         "(allow default)",
@@ -232,7 +232,7 @@ def seatbelt_profile(bounds: Bounds, *, tmp: Path) -> str:
         "(deny process-info* (target others))",
         "(deny file-write*)",
         _rule("allow file-write*", [f"(literal {_quote(device)})" for device in _DEVICES]),
-        _rule("allow file-write*", _subpaths([*granted, *cache])),
+        _rule("allow file-write*", _subpaths([*granted, *caches])),
         *(_protection_rules(bounds) if may_write else ()),
         _rule("deny file-read*", masked),
         _rule("allow file-read*", _subpaths(bounds.readable_again)),
@@ -241,7 +241,7 @@ def seatbelt_profile(bounds: Bounds, *, tmp: Path) -> str:
         # A command must not replace these folders with links, which the next command would follow.
         _rule(
             "deny file-write-unlink",
-            [f"(literal {_quote(path)})" for each in (tmp, *cache) for path in _spellings(each)],
+            [f"(literal {_quote(path)})" for each in (tmp, *caches) for path in _spellings(each)],
         ),
     ]
     return "\n".join(rule for rule in rules if rule) + "\n"
