@@ -89,7 +89,7 @@ add_packages() {
     case $wanted in
         *bubblewrap*)
             say "Without bubblewrap Landlock holds commands, which is weaker: no host can be opened to them, they share"
-            say "/tmp, those that write can read secret files (you are asked first), git hooks are reverted only"
+            say "/tmp, those that write can read secret files (you are asked first), changed hooks are reverted only"
             say "afterwards, and nothing is tried first: commands ask before they run. Without Landlock every one asks."
             ;;
     esac

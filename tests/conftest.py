@@ -45,7 +45,7 @@ MAX_SLOW_CASES, MAX_SLOW_IMPLEMENTATIONS = 1, 2
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark all but some cases of a test as `full`, which leaves them to the run at full length.
 
-    Of a `sampled` test its number of cases stays, of any other slow test one, of conformance two.
+    A `sampled` test keeps its count of cases; other slow tests keep one, those of conformance two.
     """
     cases: dict[tuple[str, str], list[pytest.Item]] = {}
     for item in items:

@@ -50,8 +50,8 @@ async def run_turn(turn: Turn) -> Done | TurnFailed:
     except asyncio.CancelledError as cancelled:
         pending = turn.state.conversation.pending_calls
         turn_log.answer_open_calls(turn, INTERRUPTED, apart_from=pending.values())
-        # If requests were failing, unanswered messages go back into the person's input. They also do if the person
-        # wants that, unless a steering message waits: then the next turn answers the prompt together with it.
+        # Unanswered messages go back into the person's input if requests were failing, or if the person wants them back
+        # and no steering message waits. If one waits, the next turn answers the prompt together with it.
         is_wanted_back = turn.log.returns_prompt and not turn.state.conversation.queue.steering
         if (turn.log.is_retrying or is_wanted_back) and turn.runtime.limits.is_interactive:
             turn_log.return_messages(turn)
@@ -164,9 +164,9 @@ def begin_turn(
 def resume_turn(state: AgentState, runtime: Runtime, emit: Emit, *, if_unanswered: bool = False) -> Turn | None:
     """Return a turn that continues where the conversation was cut short; None if it was not.
 
-    It continues at an unanswered question, or in an answer that broke off; with `if_unanswered`, also if there is no
-    answer yet, unless it waits for results of the client. Calls that may have begun do not run again; their results say
-    how they ended.
+    The turn continues with calls that wait for approval, or with an answer that broke off; with `if_unanswered`, also
+    with a prompt that has no answer yet, unless the client still owes results. Calls that may have begun do not run
+    again; their results say what is known about them.
     """
     conversation = state.conversation
     pending = conversation.pending_calls

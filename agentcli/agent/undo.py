@@ -206,7 +206,7 @@ async def undo(
     if turn is None:
         return UndoResult(NOTHING[direction])
     plan = await host.checkpoints.restoration(turn.changes)
-    # With conflicts and no changes, nothing is asked, and the headline reports the conflicts.
+    # If there are only conflicts, nothing is asked, because nothing can be done; the headline reports them.
     is_possible = bool(plan.changes) or {file.how for file in plan.files} == {"kept"}
     verb = direction.capitalize()
     remarks = _remarks(turn, host.shown)

@@ -80,7 +80,7 @@ def _make_client(first_id: str, first: dict[str, Any], options: argparse.Namespa
         answers_questions=options.permission_prompt_tool == "stdio",
         replays_prompts=options.replay_user_messages,
         shows_hooks=options.include_hook_events,
-        reads_state=any(config.environment.get(name) for name in _STATE_VARIABLES),  # whether it is running or idle
+        reads_state=any(config.environment.get(name) for name in _STATE_VARIABLES),  # whether agentcli runs or is idle
         # With `--session-mirror`, the program gets each entry, because it stores the session, too.
         transcripts=transcript_folder(config.environment, config.cwd) if options.session_mirror else None,
     )

@@ -284,8 +284,8 @@ class Ending:
     def exit_at_once(self, number: int, frame: object = None) -> None:
         """Handle a signal: end the process, after writing a result object if the output format needs one.
 
-        If the run's last result is already written, the signal has no effect, and the run ends by itself. Otherwise
-        nothing is waited for: the conversation is stored already, and the result bypasses all buffers.
+        If the run's last result is already written, the signal has no effect, and the run ends by itself. Otherwise it
+        waits for nothing: the conversation is stored already, and the result bypasses all buffers.
         """
         if self._is_exiting:  # a second signal arrived while the first one is being handled
             return

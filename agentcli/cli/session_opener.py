@@ -166,8 +166,8 @@ async def open_for_client(
 ) -> OpenSession:
     """Open a session for an editor or for a client of the server. Raises `UserError`.
 
-    For a stored session, the server requests the model that it noted last. If that model can no longer be used, the
-    session continues with the default model.
+    To reopen a stored session, the server requests the model in the session's newest note. If that model can no longer
+    be used, the session continues with the default model.
     """
     editor, how = request.editor, request.how
     config = await asyncio.to_thread(config_for, options, request.cwd, editor.folders)

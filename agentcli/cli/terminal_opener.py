@@ -317,7 +317,7 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
     def read_config(self) -> Config:
         """Load the settings again: some may have been stored since the start, as by `/model NAME keep`."""
         config = config_for(self._options, self._config.cwd)
-        return msgspec.structs.replace(config, stored_keys=self._config.stored_keys)  # with the typed ones
+        return msgspec.structs.replace(config, stored_keys=self._config.stored_keys)  # has keys typed in this session
 
     def forget_key(self, provider: str) -> str:
         message = self.models.keys.remove(provider, self.models.keys.variables(provider))

@@ -327,7 +327,7 @@ class RequestSize:
         self._measured = len(path)
 
     def _add(self, entry: log.Entry, model: models.ModelInfo) -> None:
-        """Add the size of an entry. A reply with the provider's count becomes the start of all later estimates.
+        """Add the size of an entry. A reply that has the provider's count becomes the base of all later estimates.
 
         The count may include reasoning that the next request does not have. If its tokens are known, they are
         subtracted.

@@ -210,9 +210,9 @@ async def _answer_prompts(
 
 
 def _classify_end(last_turn: Done | TurnFailed | None) -> tuple[End, str, str]:
-    """Return the attempt's end, its error, and the error again if the attempt must be repeated because of it.
+    """Return the attempt's end, its error, and, if the attempt must be repeated, that error again as the reason.
 
-    An error that says nothing about the agent is no result.
+    An attempt is repeated if the error says nothing about the agent.
     """
     match last_turn:
         case None:  # the time ran out before a turn ended; `attempt_task` then stores `timeout` instead

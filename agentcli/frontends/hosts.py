@@ -41,7 +41,7 @@ class SessionOpener(Protocol):
     async def list(self) -> Sequence[SessionInfo]: ...
 
     async def list_models(self, *, with_key: bool = False) -> Sequence[tuple[str, str]]:
-        """List the models on this machine and the known ones (`with_key`: if their key is there), with descriptions."""
+        """List local models, then known ones, with descriptions; `with_key` keeps only known ones that have a key."""
 
     @property
     def model_info(self) -> Callable[[str], ModelInfo]: ...

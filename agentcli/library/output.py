@@ -112,7 +112,7 @@ def strict_form(schema: Schema) -> Schema:
     if "enum" in strict and "type" not in strict:  # msgspec gives no type for a `Literal`
         types = sorted({_TYPES[type(value)] for value in strict["enum"]})
         strict["type"] = types if len(types) > 1 else types[0]
-    if "items" in schema or "prefixItems" in schema:  # `prefixItems` are a tuple's; here they may be in any order
+    if "items" in schema or "prefixItems" in schema:  # a tuple has `prefixItems`; their order is lost here
         strict["items"] = strict_form(schema.get("items") or {"anyOf": schema["prefixItems"]})
     if "properties" in schema:
         strict |= _object({name: strict_form(part) for name, part in schema["properties"].items()})

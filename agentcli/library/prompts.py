@@ -58,7 +58,7 @@ class PromptOrder:
 
     @asynccontextmanager
     async def hold(self) -> AsyncIterator[None]:
-        """Wait for the previous prompt. Raises `UsageError` if nobody reads its stream, or if a tool of it calls."""
+        """Wait for the previous prompt. Raises `UsageError` if its stream is not read, or if a tool of it prompts."""
         if self in _PROMPTED.get():
             raise UsageError("A tool cannot prompt its own agent, which is waiting for it. Use another Agent.")
         for _ in range(3):  # give the event loop time to close a stream whose `async for` was just left

@@ -281,8 +281,8 @@ class HttpConnection(Response):
         """Set `status` for the response that answers the request, and forget an interim one, which may precede it."""
         if self._parser.get_status_code() < 200:  # interim, as 103 Early Hints is
             self.reason, self.headers = "", {}
-            # `MAX_HEAD_BYTES` applies to the next headers anew. `_receive` still adds its last read, of at most
-            # `READ_SIZE` bytes, which may hold these headers only.
+            # Restart the count for the next headers. `_receive` still adds its last read, up to `READ_SIZE` bytes,
+            # which may contain none of them.
             self._head_bytes = -READ_SIZE
         elif not self.status:  # otherwise a second response, which a server must not send
             self.status, self._allows_next = self._parser.get_status_code(), self._parser.should_keep_alive()

@@ -224,7 +224,7 @@ def seconds_until_reset(headers: Mapping[str, str], body: bytes) -> float | None
 
 
 def _seconds_until(text: str, unit_s: float = 1.0) -> float | None:
-    """Return the seconds that a server says to wait; None if `text` is no time, or they exceed `_MAX_WAIT_S`.
+    """Return the seconds that a server says to wait; None if `text` is not a time or the wait exceeds `_MAX_WAIT_S`.
 
     `text` is a number of `unit_s`, a duration such as `6m0s`, or a time: (milli)seconds since 1970, or a date.
     """

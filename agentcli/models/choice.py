@@ -52,7 +52,7 @@ To take a tour without a model: agentcli demo"""
 
 
 def check_settings(config: Config) -> None:
-    """Raise `ConfigError` for settings of providers and models that are wrong, or that name an unknown one."""
+    """Raise `ConfigError` for wrong settings of providers and models, and for unknown providers or model fields."""
     settings, usable = config.settings, catalog.provider_names()  # `usable`: they need no table [providers.NAME]
     for name, server in settings.providers.items():
         if not server.base_url and name not in usable:

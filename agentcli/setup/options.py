@@ -193,7 +193,7 @@ def _add_grants(rules: Rules, grants: FileGrants, tools: Sequence[Tool], on_noti
     for verb, text, quoted_instruction in stored:
         try:
             rule = parse_rule(text, "granted", quoted_instruction)
-            check_rule(rule, tools, written=text, allows_new=True)  # a client of another session may have it
+            check_rule(rule, tools, written=text, allows_new=True)  # another session's client may have the tool
             rules.of(verb).append(rule)
         except UsageError as error:
             on_notice(f"{grants.file}: {error} This {'grant' if verb == 'allow' else 'rule'} is skipped.")

@@ -80,7 +80,7 @@ class Reverts(Struct):
             )
         if self.not_reverted:
             changed = _first_five(self.not_reverted)
-            yield f"files that other programs run or obey are changed, and this could not be reverted: {changed}"
+            yield f"changes to files that other programs run or obey could not be reverted: {changed}"
         if self.unwatched:
             yield f"{_first_five(self.unwatched)} has more files than this sandbox can revert: tell the user"
 

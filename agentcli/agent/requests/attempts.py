@@ -69,7 +69,7 @@ class PaidRequest(Struct, kw_only=True, dict=True):
                             return self._with_usage(event)
                         on_event(event)
         except TimeoutError as error:
-            if not self._deadline.expired():  # the timeout of something else
+            if not self._deadline.expired():  # this timeout came from elsewhere
                 raise
             limits = self.policy.reply_limits
             if self._reservation.seconds > limits.max_reply_s:  # the budgets would have allowed more time

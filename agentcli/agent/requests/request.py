@@ -157,7 +157,7 @@ async def _stream(turn: Turn, target: RequestTarget, request: llm.Request) -> tu
         match event:
             case llm.TextDelta(text):
                 text_so_far.append(text)
-            case llm.ToolCallStarted() if turn.round == 1:  # later, calls are usually prepared
+            case llm.ToolCallStarted() if turn.round == 1:  # in later rounds, this has usually been done
                 loading = asyncio.get_running_loop().run_in_executor(None, _prepare_calls, turn.runtime.calls.workspace)
                 # Reading the exception keeps asyncio from logging it: the call will fail with the same error.
                 loading.add_done_callback(lambda done: done.exception())

@@ -276,7 +276,7 @@ def comparison_as_json(found: Comparison) -> dict[str, Any]:
 
 
 def print_comparison(found: Comparison) -> None:
-    """Print two runs side by side: their tasks, their measures, and if B is significantly worse than A."""
+    """Print two runs side by side: their tasks, their measures, and whether B is significantly worse than A."""
     a, b = found.a, found.b
     echo("\n".join((f"A  {_summary(a)}", f"B  {_summary(b)}", "")))
     print_table(("task", "A", "B", "score", ""), list(map(_pair_row, found.pairs)), numeric={"A", "B", "score"})

@@ -240,7 +240,7 @@ def fsck(
     ] = False,
     json: shared.AsJson = False,
 ) -> None:
-    """Check the stored sessions for damage. Exits with 1 if any is found or, with --repair, left."""
+    """Check the stored sessions for damage. Exits with 1 if damage is found; with --repair, only if some remains."""
     path = shared.configuration().paths.sessions
     report = (repair if repairs else check)(path)
     lines = [fault.text for fault in report.found[:_MAX_FAULTS]]

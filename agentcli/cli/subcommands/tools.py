@@ -296,7 +296,7 @@ class CommandExplainer:
         )
         arguments = self._bash.parse({"command": segment.text})
         matches = find_matches(msgspec.structs.replace(facts, arguments=arguments, command=analysis), self._rules)
-        # First what wins: blocks, deny rules, ask rules. A segment that only reads needs no allow rule.
+        # In order of precedence: blocks, deny rules, ask rules. A segment that only reads needs no allow rule.
         if segment.verdict == "block":
             verdict, reason = "block", segment.reason
         elif matches.deny is not None:

@@ -55,7 +55,7 @@ def make_command(direction: Direction, help: str) -> typer.Typer:
             for file in result.files
         ]
         turn = result.turn and result.turn.number
-        is_done = result.is_wanted and result.is_complete  # not wanted: only listed, or the person said no
+        is_done = result.is_wanted and result.is_complete  # not wanted: only listed, or not confirmed
         print_answer({"session_id": id, "turn": turn, "files": files, "done": is_done}, result.text, as_json=json)
         # Exit with 1 if nothing can be undone or redone, or not all of it. With `--list`, an empty list is no failure.
         has_nothing_to_list = only_list and result.turn is None

@@ -133,7 +133,8 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
 
         Each pass cuts to a shorter length than the one before, the oldest entry first. If cutting results alone is
         not enough, they are whole again, and the passes start over with all entries, so that results and replies are
-        cut alike. The newest turns (`keep_turns`) lose only outdated reminders. The caller rejects too large a plan.
+        cut alike. The newest turns (`keep_turns`) lose only outdated reminders. The caller rejects a plan that is too
+        large.
         """
         first = self.turns[0].steps[0]
         outdated = {id: "" for turn in self.turns for id in self._outdated_reminders(turn)}  # "": it is not sent
@@ -142,7 +143,7 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
         older = [(step, turn.number) for turn in self.turns[: -settings.keep_turns] for step in turn.steps]
         for kind in (entries.Result, object):  # `object`: any kind
             stubs, tokens = dict(outdated), uncut.tokens_after
-            # Each pass has its factor, by which it multiplies the lengths in the settings.
+            # Each pass multiplies the lengths in the settings by its factor.
             for factor, (step, number) in product(reversed(digest.FACTORS), older):
                 if tokens <= target:
                     break

@@ -90,7 +90,7 @@ def require_tests(folder: str | Path, count: int) -> None:
 
 
 def check_graders() -> None:
-    """Print the unmet graders of `graders.json`, then the score, which is the share of met ones, and exit.
+    """Print the graders of `graders.json` that are not met, then the share of those that are, as the score, and exit.
 
     This is the whole check of a task made from a skill's evals. It passes if all graders are met.
 

@@ -303,7 +303,7 @@ class ChildSessions(Struct, frozen=True, kw_only=True):
     async def make(self, run: AgentRun) -> Session:
         """Return the session of a subagent, ready for its task. Raises `UserError` and `ToolError`.
 
-        The subagent starts in the parent's mode, shares its sandbox and rules, and spends from the budgets of its turn.
+        It starts in the parent's mode, shares its sandbox and rules, and spends from the budgets of the parent's turn.
         It has its own log, conversation, compaction, record of the files that it has seen, and shell folder.
         """
         runtime, parent, call = self.parent.runtime, self.parent.state, run.call

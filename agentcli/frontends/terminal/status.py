@@ -188,7 +188,7 @@ def status_rows(
 
     `custom` rows replace the figures. A hint that is wider than the window takes the place of everything else.
     """
-    if len(hint) > columns:  # then it takes the place of all figures
+    if len(hint) > columns:
         return in_rows([("warning", hint)], columns, hang=2)
     is_mode_known = status.place.session_id or status.mode != "default"  # False until the session is open
     mode = MODE_TEXTS[status.mode].name if is_mode_known else ""

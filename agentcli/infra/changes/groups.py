@@ -238,8 +238,8 @@ def _diff(name: str, before: FileEntry | None, after: FileEntry | None, limit: D
     if limit.chars_left < 0:
         return None
     hunks = len(diff_hunks(diff))
-    # Hunks cannot be chosen if they do not show every change, as of line ends, or if a line break in the name spoils
-    # their headers.
+    # Hunks cannot be chosen if they do not show every change (line ends, for example), or if a line break in the name
+    # spoils their headers.
     is_divisible = "\n" not in name and ("\r" not in old + new or with_hunks(old, new, range(hunks)) == new)
     return diff, (hunks if is_divisible and hunks else 1)  # 1: it can only be applied as a whole
 

@@ -32,7 +32,7 @@ _SHALLOW = {".git": 0, "__pycache__": 0} | dict.fromkeys(
     ("node_modules", "site-packages", ".venv", "venv", ".tox", "target"), 2
 )
 _ANY_DEPTH = 10_000
-# The ranks of folders: ordinary ones, those in `_SHALLOW`, and those below these; and the limits by rank.
+# The ranks of folders: ordinary, filled by tools (see `_SHALLOW`), and below those; and the limits by rank.
 _ORDINARY, _FILLED, _BELOW_FILLED = range(3)
 _MAX_FOLDERS = (20_000, 20_000, 1_000)
 # The kernel does not report changes by other machines. After this time, or after this many times the duration of the
@@ -323,9 +323,8 @@ class Scan:
             rank=rank,
             folders=tuple(folders),
             secrets=secrets,
-            auto_executed=[*map(Path, auto_executed)]
-            if rank == _ORDINARY
-            else [],  # nobody opens a project in the folders of tools
+            # Nobody opens a project in the folders of tools.
+            auto_executed=[*map(Path, auto_executed)] if rank == _ORDINARY else [],
             # A working copy with `.git`, or a bare repository.
             is_repository=not is_closed and (".git" in names or names >= {"HEAD", "objects", "refs"}),
         )

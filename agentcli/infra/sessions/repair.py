@@ -189,7 +189,7 @@ def _replace_damaged(path: Path) -> CheckReport:
         new, left, restored_from = replacement
         _require_no_open_session(path)  # a session that was opened in between relies on the old file
         _block_openers(damaged)
-        # The copies of the damaged file and its log are kept, under a name that its nanoseconds make unique.
+        # The damaged file and its log are kept as copies; the nanoseconds make their name unique.
         kept_as = file.with_name(f"{file.name}.damaged-{time.time_ns()}")
         moves = [(f"{old}{suffix}", f"{kept_as}{suffix}") for suffix in ("", "-wal")]
         # Not even a power cut may leave the new file beside the old log.

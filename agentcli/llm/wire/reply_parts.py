@@ -116,16 +116,16 @@ class Prose:
     def __init__(self, *, begins_inside: bool = False) -> None:
         self.text, self.thinking = list[str](), list[str]()
         self._held = ""  # the end of the text so far, if it may be the beginning of a tag
-        self._part: Literal["start", "thinking", "text"] = "start"  # that is arriving; "start": only white space so far
-        self._has_no_opening_tag = begins_inside  # True in reasoning that began without a tag, until a tag closes it
+        self._part: Literal["start", "thinking", "text"] = "start"  # what is arriving; "start": only white space so far
+        self._began_inside = begins_inside  # True in reasoning that began without a tag, until a tag closes it
         self._skips_newlines = False  # True after a tag, until other text arrives
         self._expects_tag = True  # False after the first tag that does not begin the reply: no later one is read
         self._last_char = ""  # the character before `_held`
 
     def add_thinking(self, thought: str, out: list[StreamEvent]) -> None:
         """Add reasoning that the server sends separately. A tag in the text is then part of the answer."""
-        if self._part == "start" or self._has_no_opening_tag:
-            self._part, self._has_no_opening_tag = "text", False
+        if self._part == "start" or self._began_inside:
+            self._part, self._began_inside = "text", False
         self.thinking.append(thought)
         out.append(ThinkingDelta(thought))
 
@@ -149,9 +149,9 @@ class Prose:
                 if OPEN.startswith(begun) and begun != OPEN:
                     break  # the rest of the tag may still come
                 has_tag = begun.startswith(OPEN)
-                self._part = "thinking" if has_tag or self._has_no_opening_tag else "text"
+                self._part = "thinking" if has_tag or self._began_inside else "text"
                 if has_tag:
-                    self._held, self._skips_newlines, self._has_no_opening_tag = begun.removeprefix(OPEN), True, False
+                    self._held, self._skips_newlines, self._began_inside = begun.removeprefix(OPEN), True, False
             elif not self._emit_to_tag(out, first_event):
                 break
 
@@ -170,7 +170,7 @@ class Prose:
         ends_reasoning = is_thinking or (tag[0] == CLOSE and self._last_char not in _BEFORE_A_WORD)
         if ends_reasoning:  # any other tag stays held, and the next call emits it as text
             self._held, self._skips_newlines = self._held.removeprefix(CLOSE), True
-            self._part, self._has_no_opening_tag = "text", False
+            self._part, self._began_inside = "text", False
             if not is_thinking:  # the text before the tag was reasoning
                 self.thinking += self.text
                 self.text.clear()
@@ -194,7 +194,7 @@ class Prose:
 
     def use_reasoning_as_text(self, out: list[StreamEvent]) -> None:
         """Make the reasoning of a complete reply its text if no tag opened or closed it: it was the answer."""
-        if self._has_no_opening_tag and self.thinking:
+        if self._began_inside and self.thinking:
             self.text, self.thinking = self.thinking, []
             out.append(TextDelta("".join(self.text)))
 

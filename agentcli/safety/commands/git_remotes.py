@@ -31,7 +31,7 @@ def with_remotes(effects: Effects, words: Sequence[Field], state: State, workspa
         return effects
     name = call.words[0].text
     combined = replace(effects, hosts=())  # without the `UNKNOWN` for the remotes
-    for folder in state.folders:  # all in which it may run: after `cd a || cd b` there are several
+    for folder in state.folders:  # git may run in any of these: after `cd a || cd b` there are two
         setup = workspace.git_setup(folder)
         remotes = _find_remotes(call.words, setup) if setup is not None else []
         if setup is None or not remotes:

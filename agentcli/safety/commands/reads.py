@@ -43,7 +43,7 @@ def _git_problem(fields: Sequence[Field], check: ReadCheck) -> str:
 
 
 def _git_subcommand_problem(name: str, arguments: Sequence[Field], check: ReadCheck) -> str:
-    """Return why a subcommand of git may do more than read, or "": first by its options, then by the paths it names."""
+    """Return why a subcommand of git may do more than read, or "". Its options are checked before its paths."""
     two_words = f"{name} {arguments[0].text}" if arguments else name
     if two_words in GIT_SUBCOMMANDS:  # `stash list` has a row of its own
         row, arguments = GIT_SUBCOMMANDS[two_words], arguments[1:]
@@ -115,7 +115,7 @@ def may_show(segment: Segment, secrets: Sequence[Path]) -> bool:
     if program in listed_names("shows", "names_only") or _git_shows_names_only(git_words):
         return False
     if not segment.effects.reads:  # it names no path: `sort` reads its input, but `rg` the whole folder
-        # This may take the value of an option for an option, which only leads to a question too many.
+        # An option's value may be mistaken for an option here, which only leads to an unnecessary question.
         greps_folders = program.endswith("grep") and any(re.match(r"-[^-]*[rRd]|--[rd]", word) for word in arguments)
         return program not in listed_names("shows", "its_input") or greps_folders
     if program == "git" and git_words[:1] not in (["blame"], ["annotate"]):  # these two show one file

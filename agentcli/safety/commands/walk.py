@@ -34,7 +34,7 @@ _USES_HOME = re.compile(r"~|\$\{?HOME|\bcd\b")
 
 
 def analyse(command: str, *, workspace: WorkspaceView) -> CommandAnalysis:
-    """Judge a command by its text: its effects, and if it is allowed, dry-run, asked about or blocked. Never raises."""
+    """Return a command's effects and its verdict (allow, try, ask or block), judged by its text. Never raises."""
     too_long = "the command is too long to check" if len(command) > MAX_CHARS else ""
     command = f"{command[:200]}…" if too_long else command
     # Bash treats hidden characters like letters; people and other programs see nothing, a blank or a line end.
@@ -244,7 +244,7 @@ class Walk:
         if name_of(call.layers[0]) == "exec" and stdin_text != context.stdin_text:
             self._is_stdin_replaced = True
         self._note_dangers(node, call, state)
-        script_segments = self._walk_possible_scripts(node, call, state, stdin_text)  # not `call.shell`'s script
+        script_segments = self._walk_possible_scripts(node, call, state, stdin_text)  # without that of `call.shell`
         variables = [f"{name}={state.expand(value).text}" for name, value in node.assignments]
         wrapper_variables = [field.text for wrapper in call.wrappers for field in wrapper.assignments]  # `env A=1`
         variable_problem = calls.variable_problem(variables)
@@ -373,9 +373,9 @@ class Walk:
     def _walk_possible_script(self, text: str, state: State, *, is_shown: bool) -> list[Segment]:
         """Walk through a script that the command may run, note its dangers and effects here, and return its segments.
 
-        `is_shown`: the command shows the script, as `sh -c SCRIPT` does, so a catastrophe in it is one of the command.
-        Other scripts are guesses, so a catastrophe in one leads to a question. In a text with unknown parts, none is
-        certain, so it is ignored. The script's `runs_unseen` is not noted, because the command has a problem itself.
+        `is_shown`: the command shows the script, as `sh -c SCRIPT` does, so a catastrophe in it blocks the command. In
+        other scripts, which are guesses, it leads to a question; in a text with unknown parts, it is ignored, because
+        it is not certain. `runs_unseen` is not copied from the script, because the command has a problem itself.
         """
         inner = Walk(self.workspace)
         if UNKNOWN_TEXT in text:

@@ -86,7 +86,7 @@ def _find_lines(text: str, old: str, *, view_of: Callable[[str], View]) -> list[
     """Return the places whose lines equal those of `old` apart from margins, which must all differ in the same way.
 
     Both texts are compared as `view_of` shows them, without margins and with a line feed at both ends of every line, so
-    that only whole lines are found. The number of the line leads from a place in that bare text back to the file.
+    that only whole lines are found. Line numbers lead from a place in the stripped text back to the file.
     """
     view, old_lines = view_of(text), lines_of(view_of(old).text)
     sought, lines = _without_margins(old_lines), lines_of(view.text)

@@ -62,11 +62,12 @@ def test_a_link_to_a_masked_folder_is_followed_and_one_in_place_of_a_granted_fol
 def test_masked_links_to_what_every_command_needs_are_not_followed(tmp_path: Path) -> None:
     (tmp_path / "history").symlink_to("/dev/null")
     (tmp_path / "above").symlink_to("..")
-    (tmp_path / ".env").symlink_to("/usr")
-    masked = (tmp_path / "history", tmp_path / "above", tmp_path / ".env")
-    bounds = Bounds(profile="workspace-write", roots=(tmp_path,), home=HOME, masked=masked)
+    (work := tmp_path / "work").mkdir()
+    (work / ".env").symlink_to("/usr")
+    masked = (tmp_path / "history", tmp_path / "above", work / ".env")
+    bounds = Bounds(profile="workspace-write", roots=(work,), home=HOME, masked=masked)
     assert is_allowed("file-write-data", "/dev/null", bounds)
-    assert is_allowed("file-read-data", f"{tmp_path}/a", bounds)
+    assert is_allowed("file-read-data", f"{work}/a", bounds)
     assert is_allowed("file-read-data", "/usr/bin/env", bounds)
 
 

@@ -79,7 +79,7 @@ class TurnView:
         self.opened_agent = ""
 
     def show(self, event: events.Event) -> None:
-        """Print what an event of the main agent has finished, and update the work in progress; subagents get a line."""
+        """Print what an event has finished, and update the work in progress. For a subagent, print one line at most."""
         activity = self.activity
         if event.agent_id != "main":
             if line := activity.follow_subagent(event, self.format_title):
@@ -103,7 +103,7 @@ class TurnView:
                 activity.pending = ArrivingCall(name) if kind == "tool_use" else None
                 if kind == "tool_use":
                     self._end_text()
-            case events.TurnStarted():  # of each round: the clock keeps the first one's time
+            case events.TurnStarted():  # comes in each round; the clock keeps the first time
                 activity.clock.started = activity.clock.started or time.monotonic()
                 activity.clock.started_unix = activity.clock.started_unix or time.time()
                 prepare_highlighting()  # in the background, before a reply brings code

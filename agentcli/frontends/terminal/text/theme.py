@@ -116,7 +116,7 @@ class Theme:
             return ";".join(codes)
         backgrounds, text_palette, word_colour = CHANGE_BACKGROUNDS[self.palette]
         coloured_roles = [role for role in roles if role in _ROLE_COLOURS and role not in ("added", "removed")]
-        own_colours = [own for role in coloured_roles if (own := self._own_code(role))]
+        own_colours = list(filter(None, map(self._own_code, coloured_roles)))
         if is_word:  # it stands out by its own colour, not by that of the syntax
             codes.append(_colour_code(word_colour))
         elif own_colours:

@@ -201,7 +201,7 @@ class Seatbelt(Confinement):
     name = "seatbelt"
 
     def __init__(self, tmp: Path) -> None:
-        self._tmp = tmp
+        self._tmp = Path(os.path.realpath(tmp))  # the state folder may be behind a link
 
     @contextmanager
     def launch(self, argv: Sequence[str], *, cwd: Path, bounds: Bounds) -> Iterator[Launch]:

@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def _start_relay(servers: dict[socket.socket, bytes], proxy_socket: str) -> None:
-    """Start the relay in a process that the command cannot wait for, and that holds none of its descriptors."""
+    """Start the relay in a process that the command's `wait` ignores, and that holds none of its descriptors."""
     child = os.fork()
     if child:
         os.waitpid(child, 0)

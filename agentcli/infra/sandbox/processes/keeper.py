@@ -70,7 +70,7 @@ def main(channel: socket.socket) -> None:
         # everything must end.
         if any(ended.values()) or ends_at:
             kill_below(os.getpid(), spare=supervisors)
-    for descriptor in notes:  # at most one, because the call may replace this process
+    for descriptor in notes:  # at most one; the call returns only if agentcli has removed the note
         _exec_cleanup(descriptor)
 
 

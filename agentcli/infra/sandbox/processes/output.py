@@ -183,9 +183,7 @@ class _LiveOutput:
 
     @property
     def _max_piece_chars(self) -> int:
-        return max(
-            _MAX_SLOW_PIECE_CHARS, _MAX_FAST_CHARS - self._shown
-        )  # all of it, until `_MAX_FAST_CHARS` were shown
+        return max(_MAX_SLOW_PIECE_CHARS, _MAX_FAST_CHARS - self._shown)
 
     def _skip_to_last(self, max_chars: int) -> None:
         over = max(0, len(self._pending) - max_chars)

@@ -45,7 +45,7 @@ class HeldFolders(dict[str, HeldFolder]):
     def reopen(self, path: str, before: HeldFolder, known_paths: Collection[str], found_at: str = "") -> None:
         """Hold a folder again that a killed process held at `path`, if it is the same one; else do nothing.
 
-        `found_at` is where its inode was found, if it was moved. `known_paths` are protected paths inside it.
+        `found_at` is where its inode was found, if it was moved. `known_paths` are all recorded and held paths.
         """
         with suppress(OSError):
             now = self.open_at(found_at or path)

@@ -81,7 +81,7 @@ class ProtectedSnapshot:
         return not self._recorded
 
     def accept_write(self, path: str, content: bytes) -> None:
-        """Revert changes to a file to the content that the person approved; move other new files aside as before."""
+        """From now on, revert a file to the content that the person approved; still move other new files aside."""
         new_folders = self._new_folders_around(path)
         if new_folders is not None:  # else no folder around it is recorded, so nothing there is reverted
             self._recorded |= {folder: self._acceptable_state(folder, "folder") for folder in new_folders}
@@ -103,7 +103,7 @@ class ProtectedSnapshot:
             self._save()
 
     def revert_from(self, file: Path) -> Reverts:
-        """Revert by a killed session's snapshot in `file`; save what failed and the report there for the next start."""
+        """Revert what a killed session changed, by its snapshot in `file`; save what failed and the report there."""
         try:
             saved = json.loads(file.read_text())
             self._aside, *self._roots = saved["asides"]
