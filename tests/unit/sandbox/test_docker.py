@@ -96,6 +96,14 @@ def test_a_granted_folder_with_protected_ones_in_it_is_mounted_once(log: Path) -
     ]
 
 
+def test_a_link_in_place_of_a_granted_folder_is_not_mounted(log: Path) -> None:
+    granted = log.parent / "granted"
+    granted.symlink_to(log.parent)
+    bounds = Bounds(profile="workspace-write", roots=(log.parent / "ws",), home=log.parent, writable=(granted,))
+    launch, _ = run(docker(log), bounds, "true")
+    assert [option for option in launch.argv if option.endswith(f"destination={log.parent}")] == []
+
+
 def test_reading_only(log: Path) -> None:
     ws = log.parent / "ws"
     launch, _ = run(docker(log), Bounds(profile="read-only", roots=(ws,), home=log.parent, writable=(ws,)), "true")

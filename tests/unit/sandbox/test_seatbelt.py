@@ -59,6 +59,13 @@ def test_a_link_to_a_masked_folder_is_followed_and_one_in_place_of_a_granted_fol
     assert is_allowed("file-write-unlink", f"{tmp_path}/cache/x", bounds)
 
 
+def test_a_secret_below_a_granted_folder_stays_masked() -> None:
+    masked = (HOME / ".config/gh", HOME / ".config/gh/hosts.yml")
+    bounds = Bounds(profile="read-only", roots=(WS,), home=HOME, masked=masked, readable_again=(HOME / ".config/gh",))
+    assert is_allowed("file-read-data", f"{HOME}/.config/gh/config.yml", bounds)
+    assert not is_allowed("file-read-data", f"{HOME}/.config/gh/hosts.yml", bounds)
+
+
 def test_masked_links_to_what_every_command_needs_are_not_followed(tmp_path: Path) -> None:
     (tmp_path / "history").symlink_to("/dev/null")
     (tmp_path / "above").symlink_to("..")

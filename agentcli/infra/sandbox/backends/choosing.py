@@ -16,6 +16,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import cache
+from itertools import groupby
 from pathlib import Path
 
 from agentcli.infra.sandbox.backends.launcher import landlock_version
@@ -28,6 +29,7 @@ from agentcli.infra.sandbox.confinement import (
     Protection,
     Unconfined,
     is_inside,
+    is_real,
     probe,
     resolve_existing,
 )
@@ -162,7 +164,8 @@ def _docker_mounts(bounds: Bounds, protection: Protection, mount_points: MountPo
     """Return a container's mounts as values of `--mount`. Docker sorts them, and rejects a path mounted twice."""
     may_write = bounds.profile != "read-only"
     folders = [str(root) for root in bounds.roots]
-    granted = [each.path for each in resolve_existing(bounds.writable)] if may_write else []
+    # A command may have replaced a granted path with a link, which may lead anywhere.
+    granted = [path for path in map(str, bounds.writable) if is_real(path)] if may_write else []
     created = [  # protected names that did not exist, so mount points were created for them
         *filter(mount_points.ensure, protection.missing_folders),
         *(path for path, content in protection.missing_files.items() if mount_points.ensure(path, content)),
@@ -220,7 +223,7 @@ def seatbelt_profile(bounds: Bounds, *, tmp: Path) -> str:
     """Return the rules that enforce the bounds of a command; the last rule that matches wins."""
     may_write = bounds.profile == "workspace-write"
     granted = (*bounds.roots, *bounds.writable) if may_write else ()
-    caches, masked = [*filter(None, (bounds.resources.cache,))], _masked_filters(bounds)
+    caches, masked = [*filter(None, (bounds.resources.cache,))], _masked_paths(bounds)
     rules = [
         "(version 1)",
         "(allow default)",
@@ -234,11 +237,10 @@ def seatbelt_profile(bounds: Bounds, *, tmp: Path) -> str:
         _rule("allow file-write*", [f"(literal {_quote(device)})" for device in _DEVICES]),
         _rule("allow file-write*", _subpaths([*granted, *caches])),
         *(_protection_rules(bounds) if may_write else ()),
-        _rule("deny file-read*", masked),
-        _rule("allow file-read*", _subpaths(bounds.readable_again)),
-        _rule("deny file-write*", masked),  # also inside what was made writable above
-        _rule("allow file-read* file-write*", _subpaths([tmp])),  # last, because it is in a masked folder
-        # A command must not replace these folders with links, which the next command would follow.
+        *_read_rules(masked, bounds.readable_again),
+        _rule("deny file-write*", _subpaths(masked)),  # also inside what was made writable above
+        _rule("allow file-read* file-write*", _subpaths([tmp])),  # after the masked folders, because it is in one
+        # A command must not replace these folders with links: the next command would be denied their targets.
         _rule(
             "deny file-write-unlink",
             [f"(literal {_quote(path)})" for each in (tmp, *caches) for path in _spellings(each)],
@@ -247,12 +249,20 @@ def seatbelt_profile(bounds: Bounds, *, tmp: Path) -> str:
     return "\n".join(rule for rule in rules if rule) + "\n"
 
 
-def _masked_filters(bounds: Bounds) -> list[str]:
-    """Return filters for masked paths and for the targets of links, because the system compares real paths.
+def _read_rules(masked: Sequence[Path], readable_again: Sequence[Path]) -> list[str]:
+    """Return rules on reading: of a masked path and an exception the longer wins; if they are equal, the exception."""
+    verbs = [*((path, "deny") for path in masked), *((path, "allow") for path in readable_again)]
+    verbs.sort(key=lambda each: (len(each[0].parts), each[1] == "allow"))
+    groups = groupby(verbs, key=lambda each: each[1])
+    return [_rule(f"{verb} file-read*", _subpaths([path for path, _ in group])) for verb, group in groups]
+
+
+def _masked_paths(bounds: Bounds) -> list[Path]:
+    """Return masked paths and the targets of links among them, because the system compares real paths.
 
     A link is not followed if that would deny what commands need: if it leads to a device, as `~/.bash_history` may lead
-    to `/dev/null`, or to a root, the home or a folder around these. Links in a root may be a stranger's: none that
-    leads to a folder is followed.
+    to `/dev/null`, or to a root, the home or a folder around these. A repository may bring its own links, so a link
+    in a root is not followed to a folder.
     """
     needed, followed = [str(path) for path in (*bounds.roots, bounds.home)], []
     for path in bounds.masked:
@@ -261,7 +271,7 @@ def _masked_filters(bounds: Bounds) -> list[str]:
         is_needed = real in _DEVICES or any(is_inside(each, real) for each in needed)
         if not is_needed and not (in_root and os.path.isdir(real)):  # noqa: PTH112  # `real` is text
             followed.append(Path(real))
-    return _subpaths([*bounds.masked, *followed])
+    return [*bounds.masked, *followed]
 
 
 def _protection_rules(bounds: Bounds) -> list[str]:
